@@ -1,0 +1,58 @@
+/*
+ * driver.h: the job side of libhvd, for horovodrun, horovod.run and Ray.
+ *
+ * A job has an id, a 32-byte key and generations.  The rendezvous server collects the
+ * hello of every worker of a generation and pushes the complete table to all of them
+ * when the last one has come.
+ */
+#ifndef HOROVOD_DRIVER_H
+#define HOROVOD_DRIVER_H
+
+#include "horovod/horovod.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define HVD_KEY_BYTES 32
+#define HVD_HOST_MAX 254
+#define HVD_ADDR_MAX 64                 /* text of one numeric address */
+
+/* Fills key with random bytes from the kernel. */
+enum hvd_status hvd_key_generate(uint8_t key[HVD_KEY_BYTES], struct hvd_error *err);
+
+struct hvd_server;
+
+struct hvd_server_options {
+    uint32_t size;
+    const uint8_t *key;                 /* HVD_KEY_BYTES */
+    const char *job_id;                 /* "" allowed */
+    const char *const *listen_addrs;    /* numeric; NULL: 127.0.0.1 only */
+    int listen_addr_count;
+    uint16_t port;                      /* 0: any */
+    int worker_count;                   /* size of the first generation */
+    double timeout_s;                   /* from the first hello until the last */
+};
+
+/* Starts the server in a thread of its own.  Owns: the caller, hvd_server_free. */
+enum hvd_status hvd_server_new(const struct hvd_server_options *opt,
+                               struct hvd_server **server_p, struct hvd_error *err);
+void hvd_server_free(struct hvd_server *server);
+
+uint16_t hvd_server_port(const struct hvd_server *server);
+
+/* A new generation of worker_count workers; table entries of older ones are refused. */
+void hvd_server_next_generation(struct hvd_server *server, int worker_count);
+
+/* What the server knows: one line per rank (rank, host, pid, state, since), for status
+ * lines and for the names of those who are missing. */
+size_t hvd_server_status(struct hvd_server *server, char *buffer, size_t capacity);
+
+/* Tells all connected workers that the job is over because of `why`. */
+void hvd_server_abort(struct hvd_server *server, int rank, const char *why);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

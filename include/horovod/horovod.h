@@ -1,0 +1,256 @@
+/*
+ * horovod.h: the worker side of libhvd, usable from plain C.
+ *
+ * Chapters: 1 status and errors, 2 life cycle, 3 memory, 4 operations, 5 handles,
+ * 6 process sets, 7 diagnostics.
+ *
+ * Thread: every function may be called from any thread, unless its comment says
+ * otherwise.  In a forked child every function that needs a job fails with HVD_FORKED.
+ * A function that returns enum hvd_status describes a failure in *err, if err is given,
+ * and leaves *err alone on success.
+ */
+#ifndef HOROVOD_HOROVOD_H
+#define HOROVOD_HOROVOD_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- 1. Status and errors ------------------------------------------------------- */
+
+/*
+ * name, scope, text.  The scope says what is broken: NONE nothing, OP this handle, SET
+ * the process set, JOB the job (elastic restores, others stop), PROCESS this process.
+ */
+#define HVD_STATUS_MAP(X)                                                              \
+    X(OK,          NONE,    "success")                                                 \
+    X(AGAIN,       NONE,    "not finished yet")                                        \
+    X(INVALID,     OP,      "invalid argument")                                        \
+    X(MISMATCH,    OP,      "ranks disagree")                                          \
+    X(UNSUPPORTED, OP,      "not supported")                                           \
+    X(REMOTE,      OP,      "another rank could not take part")                        \
+    X(REMOVED,     SET,     "process set removed")                                     \
+    X(PEER_LOST,   JOB,     "peer lost")                                               \
+    X(STALLED,     JOB,     "stalled for too long")                                    \
+    X(SHUTDOWN,    JOB,     "shut down")                                               \
+    X(ABORTED,     JOB,     "aborted")                                                 \
+    X(TIMEOUT,     JOB,     "deadline passed")                                         \
+    X(PROTO,       JOB,     "protocol violated")                                       \
+    X(AUTH,        JOB,     "peer did not prove the job key")                          \
+    X(VERSION,     JOB,     "versions differ")                                         \
+    X(NOT_INIT,    PROCESS, "not initialised")                                         \
+    X(FORKED,      PROCESS, "called in a forked child")                                \
+    X(NOMEM,       PROCESS, "out of memory")                                           \
+    X(SYS,         PROCESS, "system call failed")
+
+enum hvd_status {
+#define HVD_STATUS_ENUM(name, scope, text) HVD_##name,
+    HVD_STATUS_MAP(HVD_STATUS_ENUM)
+#undef HVD_STATUS_ENUM
+    HVD_STATUS_COUNT
+};
+
+enum hvd_scope { HVD_SCOPE_NONE, HVD_SCOPE_OP, HVD_SCOPE_SET, HVD_SCOPE_JOB,
+                 HVD_SCOPE_PROCESS };
+
+#define HVD_ERROR_TEXT 1024
+
+struct hvd_error {
+    enum hvd_status status;
+    int rank;                           /* global rank at fault, -1 if none */
+    char text[HVD_ERROR_TEXT];          /* one line, no newline, no escape codes */
+};
+
+const char *hvd_status_name(enum hvd_status status);    /* "PEER_LOST" */
+const char *hvd_status_text(enum hvd_status status);    /* "peer lost" */
+enum hvd_scope hvd_status_scope(enum hvd_status status);
+const char *hvd_version(void);                          /* "0.29.0" */
+
+/* ---- 2. Life cycle -------------------------------------------------------------- */
+
+struct hvd_set_spec {
+    const int *ranks;
+    int rank_count;
+};
+
+struct hvd_options {
+    uint32_t size;                      /* sizeof(struct hvd_options) */
+    const struct hvd_set_spec *sets;    /* static process sets, equal on all ranks */
+    int set_count;
+    bool dynamic_sets;                  /* process sets may be added and removed */
+};
+
+/*
+ * Joins the job that the HOROVOD_* variables describe (docs/config.md); without any, a
+ * job of one process.  Idempotent while a job is up.  opt may be NULL.
+ * Blocks: until all ranks have come or HOROVOD_GLOO_TIMEOUT_SECONDS is over.
+ * Errors: HVD_INVALID, HVD_TIMEOUT (names who is missing), HVD_AUTH, HVD_VERSION,
+ * HVD_MISMATCH, HVD_SYS.  After a failure everything is released; init may be retried.
+ */
+enum hvd_status hvd_init(const struct hvd_options *opt, struct hvd_error *err);
+
+/* Leaves the job.  Pending operations fail with HVD_SHUTDOWN here and on the others.
+ * Blocks: a bounded time, never for another rank's main thread.  Safe at any time. */
+void hvd_shutdown(void);
+
+/* Ends the job for all ranks because of `why`.  Every blocked or later operation on
+ * every rank fails with HVD_ABORTED and that text. */
+void hvd_abort(const char *why);
+
+bool hvd_is_initialized(void);
+
+/* -1 before hvd_init. */
+int hvd_rank(void);
+int hvd_size(void);
+int hvd_local_rank(void);
+int hvd_local_size(void);
+int hvd_cross_rank(void);
+int hvd_cross_size(void);
+int hvd_is_homogeneous(void);
+
+/* ---- 3. Memory ------------------------------------------------------------------ */
+
+/*
+ * Memory that all ranks of this host can reach: collectives read and write it in place,
+ * without a copy.  64-byte aligned, zeroed.  Stays valid after hvd_shutdown until
+ * hvd_free; a new job in the same process reaches it as ordinary private memory.
+ * NULL when there is none left (the caller falls back on malloc).
+ */
+void *hvd_alloc(size_t bytes);
+void hvd_free(void *p);
+
+/* ---- 4. Operations -------------------------------------------------------------- */
+
+enum hvd_op { HVD_ALLREDUCE, HVD_ALLGATHER, HVD_BROADCAST, HVD_ALLTOALL,
+              HVD_REDUCESCATTER, HVD_BARRIER, HVD_JOIN, HVD_OP_COUNT };
+
+enum hvd_reduce { HVD_AVERAGE, HVD_SUM, HVD_ADASUM, HVD_MIN, HVD_MAX, HVD_PRODUCT };
+
+/* name, bytes of one element, text */
+#define HVD_DTYPE_MAP(X)                                                               \
+    X(U8, 1, "uint8") X(I8, 1, "int8") X(U16, 2, "uint16") X(I16, 2, "int16")          \
+    X(I32, 4, "int32") X(I64, 8, "int64") X(F16, 2, "float16") X(F32, 4, "float32")    \
+    X(F64, 8, "float64") X(BOOL, 1, "bool") X(BF16, 2, "bfloat16")
+
+enum hvd_dtype {
+#define HVD_DTYPE_ENUM(name, bytes, text) HVD_##name,
+    HVD_DTYPE_MAP(HVD_DTYPE_ENUM)
+#undef HVD_DTYPE_ENUM
+    HVD_DTYPE_COUNT
+};
+
+size_t hvd_dtype_bytes(enum hvd_dtype dtype);
+const char *hvd_dtype_name(enum hvd_dtype dtype);
+
+#define HVD_DIMS_MAX 16
+
+/* One tensor of one operation.  Zero-initialise, then set what the operation needs. */
+struct hvd_request {
+    uint32_t size;                      /* sizeof(struct hvd_request) */
+    enum hvd_op op;
+    enum hvd_dtype dtype;
+    enum hvd_reduce reduce;             /* ALLREDUCE, REDUCESCATTER (SUM, AVERAGE) */
+    int root;                           /* BROADCAST: a global rank */
+    int process_set;                    /* 0 is the global set */
+    int device;                         /* -1 is the CPU */
+    const char *name;                   /* NULL: counted per set and kind */
+    const void *input;                  /* borrowed until the handle is done */
+    void *output;                       /* NULL: allocated by the runtime, hvd_output;
+                                         * equal to input: in place */
+    int ndim;
+    int64_t shape[HVD_DIMS_MAX];
+    double prescale, postscale;         /* 0 counts as 1.0 */
+    const int64_t *splits;              /* ALLTOALL: rows for each set rank, or NULL */
+    const char *problem;                /* not NULL: this rank cannot take part and says
+                                         * why, so that the others fail, too */
+};
+
+typedef int64_t hvd_handle;             /* > 0 */
+
+/*
+ * Hands `count` requests to the engine as one group with one handle; all or nothing.
+ * Blocks: never.  Owns: names and shapes are copied, buffers borrowed.
+ * Errors: HVD_INVALID (bad argument, name in flight, unknown set, not a member),
+ * HVD_NOT_INIT, HVD_SHUTDOWN and the verdict of a job that has failed.
+ */
+enum hvd_status hvd_submit(const struct hvd_request *req, int count,
+                           hvd_handle *handle_p, struct hvd_error *err);
+
+/* hvd_submit, hvd_wait and hvd_release in one, for one request with its own output. */
+enum hvd_status hvd_run(const struct hvd_request *req, struct hvd_error *err);
+
+/* ---- 5. Handles ----------------------------------------------------------------- */
+
+/* HVD_AGAIN while under way, HVD_INVALID for an unknown handle, else the result. */
+enum hvd_status hvd_poll(hvd_handle handle, struct hvd_error *err);
+
+/* Waits up to timeout_us (-1: as long as the job lives).  HVD_AGAIN: time is over.
+ * The waiting thread makes the engine's progress itself. */
+enum hvd_status hvd_wait(hvd_handle handle, int64_t timeout_us, struct hvd_error *err);
+
+/* Forgets the handle and frees outputs that were not taken.  Waits until the buffers
+ * are no longer in use. */
+void hvd_release(hvd_handle handle);
+
+struct hvd_output {
+    uint32_t size;
+    void *data;
+    int ndim;
+    int64_t shape[HVD_DIMS_MAX];
+    int set_size;
+    const int64_t *splits;              /* ALLTOALL: rows received, set_size of them;
+                                         * valid until hvd_release */
+    int64_t value;                      /* JOIN: the rank that joined last */
+};
+
+/* The output of tensor `index` of a finished handle. */
+enum hvd_status hvd_output(hvd_handle handle, int index, struct hvd_output *out,
+                           struct hvd_error *err);
+
+/* As hvd_output for a tensor the runtime allocated, and the memory now belongs to the
+ * caller, who ends it with hvd_free. */
+enum hvd_status hvd_take_output(hvd_handle handle, int index, struct hvd_output *out,
+                                struct hvd_error *err);
+
+/* ---- 6. Process sets ------------------------------------------------------------ */
+
+/* Collective over all ranks of the job, same order everywhere. */
+enum hvd_status hvd_add_process_set(const int *ranks, int rank_count, int *id_p,
+                                    struct hvd_error *err);
+enum hvd_status hvd_remove_process_set(int id, struct hvd_error *err);
+
+int hvd_process_set_count(void);
+int hvd_process_set_ids(int *ids, int capacity);        /* the number of sets */
+int hvd_process_set_size(int id);                       /* -1: unknown */
+int hvd_process_set_rank(int id);                       /* -1: unknown, -2: no member */
+int hvd_process_set_ranks(int id, int *ranks, int capacity);
+
+/* ---- 7. Diagnostics ------------------------------------------------------------- */
+
+enum hvd_status hvd_timeline_start(const char *path, bool mark_cycles,
+                                   struct hvd_error *err);
+enum hvd_status hvd_timeline_stop(struct hvd_error *err);
+
+/* Writes a JSON object (counts, bytes, times, cache, fusion, wait per peer) and returns
+ * its length without the final 0, as snprintf does. */
+size_t hvd_stats_json(char *buffer, size_t capacity);
+
+/* Appends the flight recorder of this process to the file, as text. */
+enum hvd_status hvd_recorder_dump(const char *path, struct hvd_error *err);
+
+/* Called by the stall report to tell where the main thread is; must not block. */
+typedef size_t (*hvd_where_fn)(char *buffer, size_t capacity);
+void hvd_set_where(hvd_where_fn where);
+
+/* A line per configuration row: name, value, default, source. */
+size_t hvd_config_text(char *buffer, size_t capacity);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

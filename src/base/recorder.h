@@ -1,0 +1,31 @@
+/*
+ * recorder.h: the flight recorder, a ring of the last operations of this process.
+ * Written by the engine's owner (one at a time), read by anybody at any time: a torn
+ * record is recognised by its number and left out.
+ */
+#ifndef HVD_BASE_RECORDER_H
+#define HVD_BASE_RECORDER_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define RECORDER_SLOTS 1024             /* power of two */
+#define RECORDER_NAME 56
+
+enum recorder_event { RECORDER_SUBMIT, RECORDER_START, RECORDER_DONE, RECORDER_FAIL,
+                      RECORDER_NOTE };
+
+struct recorder;
+
+struct recorder *recorder_new(void);    /* NULL: out of memory */
+void recorder_free(struct recorder *r);
+
+/* name may be NULL; it is cut at RECORDER_NAME - 1 bytes.  No system call, no lock. */
+void recorder_add(struct recorder *r, enum recorder_event event, int op, int set,
+                  uint64_t bytes, int status, const char *name);
+
+/* The ring as text, oldest first, one line per record. Async-signal-safe.
+ * Returns the records written, -1 when writing failed. */
+int recorder_write(const struct recorder *r, int fd);
+
+#endif

@@ -1,0 +1,172 @@
+/*
+ * transport.h: bytes between the ranks of one job: the mesh.
+ *
+ * The mesh knows ranks, not tensors.  Between two ranks there is one ordered stream per
+ * direction (shared-memory ring, TCP, self, or the simulator of the tests, behind the
+ * vtable of transport_int.h).  On top of it:
+ *
+ *   messages   mesh_post: small, copied, delivered in order to the message handler;
+ *              sealed on sockets.  The engine negotiates with them.
+ *   transfers  mesh_send / mesh_recv: any size, matched by (peer, tag), not copied when
+ *              the receive was posted first.  Collectives move data with them.
+ *   host       memory shared by the ranks of one host: a zeroed board area, and an arena
+ *              per rank from which hvd_alloc takes buffers that all local ranks can reach.
+ *
+ * Thread: the owner of the engine only (one at a time), unless said otherwise.
+ * A lost peer makes the mesh fail: every transfer ends with the same verdict.
+ */
+#ifndef HVD_TRANSPORT_TRANSPORT_H
+#define HVD_TRANSPORT_TRANSPORT_H
+
+#include "base/config.h"
+#include "base/list.h"
+#include "wire/table.h"
+
+#include <sys/types.h>
+
+struct mesh;
+struct mesh_listener;
+
+/* ---- Forming --------------------------------------------------------------------- */
+
+struct mesh_options {
+    const struct config *conf;          /* borrowed until mesh_close */
+    const uint8_t *key;                 /* HS_KEY bytes */
+    const char *job_id;
+    uint32_t generation;
+    uint64_t deadline_us;
+    size_t board_bytes;                 /* of the shared board area of each host */
+};
+
+/* Opens the listeners and fills the address part of *self.  Nothing is accepted yet. */
+enum hvd_status mesh_listen(const struct mesh_options *opt, struct table_entry *self,
+                            struct mesh_listener **listener_p, struct hvd_error *err);
+void mesh_listener_free(struct mesh_listener *listener);
+
+/* Connects all ranks of the table; the listener is closed and freed in any case.
+ * Blocks: until the deadline.  Errors: HVD_TIMEOUT (names the peers that are missing),
+ * HVD_AUTH, HVD_VERSION, HVD_MISMATCH (topology), HVD_SYS, HVD_NOMEM. */
+enum hvd_status mesh_open(const struct mesh_options *opt, struct mesh_listener *listener,
+                          const struct table *table, struct mesh **mesh_p,
+                          struct hvd_error *err);
+
+/* Ends it: `goodbye` tells the peers that this rank leaves in order (they do not count it
+ * as lost).  Memory of the arena stays until it is freed. */
+void mesh_close(struct mesh *mesh, bool goodbye);
+
+/* ---- Who is who ------------------------------------------------------------------ */
+
+struct mesh_topology {
+    int rank, size;
+    int host_count;
+    int *host_of;                       /* by rank: index of its host, in order of the
+                                         * lowest rank of each host */
+    int *local_rank_of;                 /* by rank: position among the ranks of its host */
+    int local_rank, local_size;         /* among ranks that share memory with us */
+    int *local_ranks;                   /* by local rank: global rank */
+    int cross_rank, cross_size;
+    bool homogeneous;
+    char (*hosts)[254];                 /* by rank: host name */
+};
+
+const struct mesh_topology *mesh_topology(const struct mesh *mesh);
+
+/* ---- Messages --------------------------------------------------------------------- */
+
+#define MESH_MESSAGE_MAX (16u << 20)
+
+typedef void (*mesh_message_fn)(void *context, int peer, const uint8_t *bytes, size_t n);
+void mesh_on_message(struct mesh *mesh, mesh_message_fn handler, void *context);
+
+/* Copies the bytes and sends them, in order with other messages to that peer.  To self is
+ * allowed: delivered by the next mesh_progress.  Errors: HVD_NOMEM, the verdict. */
+enum hvd_status mesh_post(struct mesh *mesh, int peer, const void *bytes, size_t n,
+                          struct hvd_error *err);
+
+/* ---- Transfers -------------------------------------------------------------------- */
+
+struct mesh_xfer {
+    enum hvd_status status;             /* HVD_AGAIN while under way */
+    /* private to the mesh: */
+    struct list node;
+    int peer;
+    uint64_t tag;
+    char *at;
+    size_t bytes, done;
+    void *owner;
+};
+
+/* Borrow the buffer and *x until x->status is not HVD_AGAIN or mesh_cancel.  The lengths
+ * of both sides must agree; a longer message ends the mesh with HVD_PROTO. Tags of
+ * transfers that are under way between two ranks are unique. */
+void mesh_send(struct mesh *mesh, int peer, uint64_t tag, const void *data, size_t bytes,
+               struct mesh_xfer *x);
+void mesh_recv(struct mesh *mesh, int peer, uint64_t tag, void *data, size_t bytes,
+               struct mesh_xfer *x);
+/* Gives the buffer back.  A send that has begun is completed from a copy. */
+void mesh_cancel(struct mesh *mesh, struct mesh_xfer *x);
+
+/* ---- Progress and waiting ---------------------------------------------------------- */
+
+/* Moves whatever can move without blocking; the number of things that happened. */
+int mesh_progress(struct mesh *mesh);
+
+/* Sleeps until something can move, mesh_kick, a local rank's mesh_notify, or timeout_us
+ * (-1: none).  Set `boards` when a change of the board area matters to the caller (it
+ * then pays the price of a wake-up).  Spinning is the caller's business: mesh_spin_us. */
+void mesh_wait(struct mesh *mesh, int64_t timeout_us, bool boards);
+/* Thread: any; async-signal-safe.  Ends a mesh_wait that is under way or the next one. */
+void mesh_kick(struct mesh *mesh);
+/* Microseconds worth spinning before mesh_wait; 0 when the host has more ranks than CPUs
+ * (then sched_yield between looks). */
+double mesh_spin_us(const struct mesh *mesh);
+
+/* NULL while all is well; else the first failure, the same on all survivors as far as
+ * they can know: a lost peer (rank, host, cause), an abort, a broken protocol.
+ * Thread: any. */
+const struct hvd_error *mesh_verdict(const struct mesh *mesh);
+/* Fails the mesh with this verdict and tells all peers.  Thread: any. */
+void mesh_fail(struct mesh *mesh, const struct hvd_error *why);
+/* True once that peer has said goodbye. */
+bool mesh_has_left(const struct mesh *mesh, int peer);
+
+/* ---- Host memory ------------------------------------------------------------------- */
+
+/* The board area of this host: zeroed when the mesh was formed, mapped by all local
+ * ranks (at different addresses).  NULL: this rank shares memory with nobody (disabled,
+ * or no memory); collectives then use transfers only. */
+void *mesh_board(const struct mesh *mesh, size_t *bytes_p);
+/* Takes the pages [offset, offset + bytes) so that touching them cannot fail later. */
+enum hvd_status mesh_board_reserve(struct mesh *mesh, size_t offset, size_t bytes,
+                                   struct hvd_error *err);
+
+/* After a release-store to the board area: wakes local ranks that sleep in mesh_wait with
+ * `boards`.  Contains the full fence.  `local_rank` -1: all. */
+void mesh_notify(struct mesh *mesh, int local_rank);
+
+/* Where p .. p + bytes lies in this rank's arena; false: not there (private memory). */
+bool mesh_find(const struct mesh *mesh, const void *p, size_t bytes, uint64_t *offset_p);
+/* Address in this process of `offset` in a local rank's arena; NULL when out of bounds. */
+void *mesh_address(const struct mesh *mesh, int local_rank, uint64_t offset, size_t bytes);
+
+/* For process_vm_readv between local ranks; false: not permitted here. */
+bool mesh_can_cma(const struct mesh *mesh);
+pid_t mesh_pid(const struct mesh *mesh, int local_rank);
+
+/* ---- The arena of this process, which outlives jobs --------------------------------- */
+
+/* 64-byte aligned, zeroed.  NULL: none left.  Thread: any. */
+void *arena_alloc(size_t bytes);
+void arena_free(void *p);
+bool arena_owns(const void *p);
+
+/* ---- Numbers ------------------------------------------------------------------------ */
+
+struct mesh_counters {
+    uint64_t messages_sent, message_bytes_sent, frames_sent, bytes_sent, bytes_received;
+    uint64_t unexpected_bytes;          /* received before the receive was posted */
+    uint64_t sleeps, kicks;
+};
+void mesh_count(const struct mesh *mesh, struct mesh_counters *counters);
+
+#endif
