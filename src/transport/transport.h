@@ -111,13 +111,28 @@ void mesh_cancel(struct mesh *mesh, struct mesh_xfer *x);
 /* Moves whatever can move without blocking; the number of things that happened. */
 int mesh_progress(struct mesh *mesh);
 
-/* Sleeps until something can move, mesh_kick, a local rank's mesh_notify, or timeout_us
- * (-1: none).  Set `boards` when a change of the board area matters to the caller (it
- * then pays the price of a wake-up).  Spinning is the caller's business: mesh_spin_us. */
-void mesh_wait(struct mesh *mesh, int64_t timeout_us, bool boards);
-/* Thread: any; async-signal-safe.  Ends a mesh_wait that is under way or the next one. */
+/*
+ * Sleeping, in three steps, so that the thread that sleeps does not own the mesh:
+ *
+ *   owner:    mesh_arm    says "nobody polls" in the sleep word (with `boards`: a change
+ *                         of the board area matters, too), full fence, looks at rings and
+ *                         sockets once more.  False: something can move; not armed.
+ *   anybody:  mesh_sleep  blocks in epoll_wait until something can move, mesh_kick, a
+ *                         mesh_notify (if armed with boards) or timeout_us (-1: none).
+ *                         Touches nothing that the owner changes, so another thread may
+ *                         own and use the mesh meanwhile.  One thread at a time.
+ *   owner:    mesh_disarm says "polled" again (a plain store); cheap, may be repeated.
+ *
+ * Whoever uses the mesh while a thread is in mesh_sleep disarms first and arms again
+ * before giving up ownership.  After mesh_arm(boards) the caller itself must look at its
+ * boards once more before it sleeps or gives up ownership.
+ */
+bool mesh_arm(struct mesh *mesh, bool boards);
+void mesh_sleep(struct mesh *mesh, int64_t timeout_us);
+void mesh_disarm(struct mesh *mesh);
+/* Thread: any; async-signal-safe.  Ends a mesh_sleep under way, or the next one. */
 void mesh_kick(struct mesh *mesh);
-/* Microseconds worth spinning before mesh_wait; 0 when the host has more ranks than CPUs
+/* Microseconds worth spinning before mesh_arm; 0 when the host has more ranks than CPUs
  * (then sched_yield between looks). */
 double mesh_spin_us(const struct mesh *mesh);
 
@@ -140,7 +155,7 @@ void *mesh_board(const struct mesh *mesh, size_t *bytes_p);
 enum hvd_status mesh_board_reserve(struct mesh *mesh, size_t offset, size_t bytes,
                                    struct hvd_error *err);
 
-/* After a release-store to the board area: wakes local ranks that sleep in mesh_wait with
+/* After a release-store to the board area: wakes local ranks that are armed with
  * `boards`.  Contains the full fence.  `local_rank` -1: all. */
 void mesh_notify(struct mesh *mesh, int local_rank);
 
