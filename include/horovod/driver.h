@@ -13,6 +13,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 #define HVD_KEY_BYTES 32
 #define HVD_HOST_MAX 254
@@ -51,6 +52,7 @@ size_t hvd_server_status(struct hvd_server *server, char *buffer, size_t capacit
 /* Tells all connected workers that the job is over because of `why`. */
 void hvd_server_abort(struct hvd_server *server, int rank, const char *why);
 
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif

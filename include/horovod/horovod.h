@@ -19,6 +19,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 /* ---- 1. Status and errors ------------------------------------------------------- */
 
@@ -249,6 +250,7 @@ void hvd_set_where(hvd_where_fn where);
 /* A line per configuration row: name, value, default, source. */
 size_t hvd_config_text(char *buffer, size_t capacity);
 
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif
