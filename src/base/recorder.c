@@ -1,6 +1,8 @@
 /*
- * recorder.c: each record carries its sequence number before and after its content; the
- * writer clears the first, fills, and sets both, so that a reader can tell a whole one.
+ * recorder.c: each slot carries the number of its record; the writer clears it, fills the
+ * slot and sets it again, so that a reader who finds the same number before and after its
+ * copy knows that the copy is whole.  The content travels in relaxed atomic words: a
+ * reader may meet a write under way, and that must be defined.
  */
 #include "base/recorder.h"
 
@@ -8,13 +10,13 @@
 #include "horovod/horovod.h"
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 struct record {
-    _Atomic uint64_t number;            /* 0 while it is being written */
     uint64_t time_ns;
     uint64_t bytes;
     uint16_t event, op;
@@ -22,9 +24,17 @@ struct record {
     char name[RECORDER_NAME];
 };
 
+#define WORDS (sizeof(struct record) / sizeof(uint64_t))
+_Static_assert(sizeof(struct record) % sizeof(uint64_t) == 0, "whole words");
+
+struct slot {
+    _Atomic uint64_t number;            /* of its record; 0 while it is being written */
+    _Atomic uint64_t words[WORDS];      /* a struct record */
+};
+
 struct recorder {
-    uint64_t next;                      /* number of the next record, from 1 */
-    struct record slots[RECORDER_SLOTS];
+    _Atomic uint64_t next;              /* number of the next record, from 1 */
+    struct slot slots[RECORDER_SLOTS];
 };
 
 static const char *const event_names[] = {"submit", "start", "done", "fail", "note"};
@@ -36,7 +46,7 @@ struct recorder *recorder_new(void)
     struct recorder *r = calloc(1, sizeof *r);
 
     if (r != NULL)
-        r->next = 1;
+        atomic_init(&r->next, 1);
     return r;
 }
 
@@ -45,41 +55,55 @@ void recorder_free(struct recorder *r)
     free(r);
 }
 
+static void fill(struct slot *slot, uint64_t number, const struct record *content)
+{
+    uint64_t words[WORDS];
+
+    memcpy(words, content, sizeof words);
+    atomic_store_explicit(&slot->number, 0, memory_order_relaxed);
+    atomic_thread_fence(memory_order_release);
+    for (size_t i = 0; i < WORDS; i++)
+        atomic_store_explicit(&slot->words[i], words[i], memory_order_relaxed);
+    atomic_store_explicit(&slot->number, number, memory_order_release);
+}
+
+/* False: the slot holds another record by now. */
+static bool copy_out(const struct slot *slot, uint64_t number, struct record *content)
+{
+    uint64_t words[WORDS];
+
+    if (atomic_load_explicit(&slot->number, memory_order_acquire) != number)
+        return false;
+    for (size_t i = 0; i < WORDS; i++)
+        words[i] = atomic_load_explicit(&slot->words[i], memory_order_relaxed);
+    atomic_thread_fence(memory_order_acquire);
+    memcpy(content, words, sizeof words);
+    return atomic_load_explicit(&slot->number, memory_order_relaxed) == number;
+}
+
 void recorder_add(struct recorder *r, enum recorder_event event, int op, int set,
                   uint64_t bytes, int status, const char *name)
 {
-    uint64_t number = r->next++;
-    struct record *at = &r->slots[number % RECORDER_SLOTS];
+    uint64_t number = atomic_load_explicit(&r->next, memory_order_relaxed);
+    struct record content = {
+        .time_ns = clock_ns(), .bytes = bytes, .event = (uint16_t)event,
+        .op = (uint16_t)(op >= 0 && op < HVD_OP_COUNT ? op : HVD_OP_COUNT),
+        .set = (int16_t)set, .status = (int16_t)status,
+    };
 
-    atomic_store_explicit(&at->number, 0, memory_order_relaxed);
-    atomic_thread_fence(memory_order_release);
-    at->time_ns = clock_ns();
-    at->bytes = bytes;
-    at->event = (uint16_t)event;
-    at->op = (uint16_t)(op >= 0 && op < HVD_OP_COUNT ? op : HVD_OP_COUNT);
-    at->set = (int16_t)set;
-    at->status = (int16_t)status;
-    if (name != NULL) {
-        strncpy(at->name, name, RECORDER_NAME - 1);
-        at->name[RECORDER_NAME - 1] = '\0';
-    } else {
-        at->name[0] = '\0';
-    }
-    atomic_store_explicit(&at->number, number, memory_order_release);
+    if (name != NULL)
+        memcpy(content.name, name, strnlen(name, RECORDER_NAME - 1));
+    fill(&r->slots[number % RECORDER_SLOTS], number, &content);
+    atomic_store_explicit(&r->next, number + 1, memory_order_release);
 }
 
-static int write_record(const struct record *slot, uint64_t number, uint64_t now_ns,
-                        int fd)
+static int write_record(const struct slot *slot, uint64_t number, uint64_t now_ns, int fd)
 {
     struct record copy;
     char line[256];
     int length;
 
-    if (atomic_load_explicit(&slot->number, memory_order_acquire) != number)
-        return 0;
-    memcpy((char *)&copy, (const char *)slot, sizeof copy);
-    atomic_thread_fence(memory_order_acquire);
-    if (atomic_load_explicit(&slot->number, memory_order_relaxed) != number)
+    if (!copy_out(slot, number, &copy))
         return 0;
     for (char *p = copy.name; *p != '\0'; p++)
         if ((unsigned char)*p < 0x20 || *p == 0x7f)
@@ -94,7 +118,8 @@ static int write_record(const struct record *slot, uint64_t number, uint64_t now
 
 int recorder_write(const struct recorder *r, int fd)
 {
-    uint64_t end = r->next, now_ns = clock_ns();
+    uint64_t end = atomic_load_explicit(&r->next, memory_order_acquire);
+    uint64_t now_ns = clock_ns();
     int written = 0;
 
     for (uint64_t n = end > RECORDER_SLOTS ? end - RECORDER_SLOTS : 1; n < end; n++) {

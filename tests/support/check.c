@@ -12,6 +12,18 @@
 
 #define SKIPPED 77
 
+/* Sanitizers cost up to ten times the run time. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SLOWDOWN 4
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define SLOWDOWN 4
+#endif
+#endif
+#ifndef SLOWDOWN
+#define SLOWDOWN 1
+#endif
+
 static struct check_test *first, **last = &first;
 
 void check_register(struct check_test *test)
@@ -57,7 +69,7 @@ static int run_child(const struct check_test *test)
     if (pid == 0) {
         setpgid(0, 0);
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        alarm((unsigned)(test->limit_s > 0 ? test->limit_s : 20));
+        alarm((unsigned)(test->limit_s > 0 ? test->limit_s : 20) * SLOWDOWN);
         test->run();
         fflush(NULL);
         exit(0);

@@ -1,0 +1,397 @@
+#!/usr/bin/env python3
+"""Runs the test stages one after the other and sums them up.
+
+    tools/run_tests.py                     what `make test` runs
+    tools/run_tests.py --stage asan ...    these stages only
+    tools/run_tests.py --long              what `make test-long` runs
+
+A line per test program with its time; the full output of every stage lies in build/log/,
+that of a failure is shown.  Exit code 1 if a test failed, a stage could not run or ran no
+test, or a process was left behind.  The last line is `N passed, N failed`.
+"""
+import argparse
+import collections
+import concurrent.futures
+import dataclasses
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+BIN = pathlib.Path(sys.executable).parent
+LOGS = ROOT / "build" / "log"
+CPUS = len(os.sched_getaffinity(0))
+# Every process of this run inherits it: who still has it at the end was left behind.
+MARK = f"RUN_TESTS_ID={os.getpid()}-{time.monotonic_ns()}"
+OUTPUT_LINES = 80                       # of a failure; the rest is in the log
+
+SANITIZED = ["-Dbuildtype=debugoptimized", "-Db_lundef=false", "-Dpython=false"]
+BUILDS = {
+    "gcc": ("gcc", ["-Dwerror=true"]),
+    "clang": ("clang", ["-Dwerror=true"]),
+    "asan": ("gcc", [*SANITIZED, "-Db_sanitize=address,undefined"]),
+    "tsan": ("clang", [*SANITIZED, "-Db_sanitize=thread"]),
+    "fuzz": ("clang", [*SANITIZED, "-Db_sanitize=address,undefined", "-Dfuzz=true"]),
+}
+ENVIRONMENT = {
+    "ASAN_OPTIONS": "abort_on_error=1:detect_leaks=1:strict_string_checks=1",
+    "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
+    "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "OMP_NUM_THREADS": "1",
+}
+
+
+@dataclasses.dataclass
+class Totals:
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+
+    def add(self, other):
+        self.passed += other.passed
+        self.failed += other.failed
+        self.skipped += other.skipped
+
+    def __str__(self):
+        skipped = f", {self.skipped} skipped" if self.skipped else ""
+        return f"{self.passed} passed, {self.failed} failed{skipped}"
+
+
+class Broken(Exception):
+    """The stage could not run."""
+
+
+def environment(extra=()):
+    result = {k: v for k, v in os.environ.items() if not k.startswith("HOROVOD_")}
+    result.update(ENVIRONMENT)
+    result.update(extra)
+    result["PATH"] = f"{BIN}{os.pathsep}{result['PATH']}"
+    name, _, value = MARK.partition("=")
+    result[name] = value
+    return result
+
+
+def show(text, lines=OUTPUT_LINES):
+    rows = text.rstrip().splitlines()
+    if len(rows) > lines:
+        print(f"        ... {len(rows) - lines} lines more in the log")
+    for row in rows[-lines:]:
+        print(f"        {row}")
+
+
+def line(verdict, seconds, name, count=None):
+    tests = f"{count:4d} tests" if count is not None else " " * 10
+    print(f"  {verdict:7s} {seconds:7.1f} s {tests}  {name}", flush=True)
+
+
+def run(command, log, limit_s, each_line=None, extra=()):
+    """Runs a command in a process group of its own; (exit code, output).  The output goes
+    to a file and not through a pipe, which a process left behind could keep open."""
+    LOGS.mkdir(parents=True, exist_ok=True)
+    deadline = time.monotonic() + limit_s
+    with open(LOGS / log, "w+", errors="replace") as file:
+        process = subprocess.Popen([str(c) for c in command], cwd=ROOT, stdout=file,
+                                   stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+                                   env=environment(extra), start_new_session=True)
+    with open(LOGS / log, errors="replace") as file:
+        while process.poll() is None and time.monotonic() < deadline:
+            follow(file, each_line)
+            try:
+                process.wait(0.2)
+            except subprocess.TimeoutExpired:
+                pass
+        timed_out = end(process)
+        follow(file, each_line)
+    output = (LOGS / log).read_text(errors="replace")
+    if timed_out:
+        output += f"time limit of {limit_s} s passed\n"
+    return (1 if timed_out else process.returncode), output
+
+
+def follow(file, each_line):
+    """Hands on the whole lines that have been written since the last call."""
+    while each_line:
+        at = file.tell()
+        row = file.readline()
+        if not row.endswith("\n"):
+            file.seek(at)
+            return
+        each_line(row)
+
+
+def end(process):
+    """True if the process had to be ended; its group goes with it in any case."""
+    running = process.poll() is None
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    process.wait()
+    return running
+
+
+def build(kind):
+    """Configures and compiles build/<kind>; shows the output if that fails."""
+    compiler, options = BUILDS[kind]
+    directory = ROOT / "build" / kind
+    start = time.monotonic()
+    if not (directory / "build.ninja").exists():
+        code, output = run(["meson", "setup", directory, "-Dtests=true", *options],
+                           f"{kind}-setup.log", 300, extra={"CC": compiler})
+        if code != 0:
+            show(output)
+            raise Broken(f"meson setup of build/{kind} failed")
+    code, output = run(["ninja", "-C", directory], f"{kind}-build.log", 900)
+    if code != 0:
+        show(output)
+        raise Broken(f"build/{kind} does not compile")
+    line("built", time.monotonic() - start, f"build/{kind} ({compiler})")
+    return directory
+
+
+# ---- C tests -----------------------------------------------------------------------------
+
+ONE_TEST = re.compile(r"^(\S+)\s+(ok|skipped|FAILED.*) \([\d.]+ s\)$", re.M)
+MESON_LINE = re.compile(r"^\s*\d+/\d+ (?:\S+ / )?(\S+)\s+([A-Z]+)\s+([\d.]+)s")
+GOOD = {"OK": "ok", "SKIP": "skipped"}
+
+
+def count_tests(entry):
+    """A program of tests/check.h says how each of its tests ended; others count as one."""
+    totals = Totals()
+    words = collections.Counter(w.split(":")[0] for _, w in
+                                ONE_TEST.findall(entry.get("stdout") or ""))
+    totals.passed, totals.skipped = words["ok"], words["skipped"]
+    totals.failed = words["FAILED"]
+    if entry["result"] not in GOOD:
+        totals.failed = max(totals.failed, 1)
+    elif not words:
+        totals.passed = entry["result"] == "OK"
+        totals.skipped = entry["result"] == "SKIP"
+    return totals
+
+
+def meson_test(kind, suites, limit_s):
+    directory = build(kind)
+    results = directory / "meson-logs" / "testlog.json"
+    results.unlink(missing_ok=True)
+
+    def progress(row):
+        found = MESON_LINE.match(row)
+        if found:
+            name, result, seconds = found.groups()
+            line(GOOD.get(result, "FAILED"), float(seconds), name)
+
+    # Sanitizers cost up to ten times the run time.
+    factor = "1" if kind == "gcc" else "4"
+    code, output = run(["meson", "test", "-C", directory, "--no-rebuild", "-t", factor,
+                        "--num-processes", CPUS, *suites], f"{kind}-test.log", limit_s,
+                       progress)
+    totals = Totals()
+    rows = results.read_text().splitlines() if results.exists() else []
+    for entry in map(json.loads, rows):
+        one = count_tests(entry)
+        totals.add(one)
+        if one.failed:
+            print(f"  {entry['name']}: {entry['result']}")
+            show((entry.get("stdout") or "") + (entry.get("stderr") or ""))
+    if code != 0 and totals.failed == 0:
+        show(output)
+        raise Broken("meson test failed")
+    return totals
+
+
+def stage_c(_):
+    """C tests, gcc, warnings are errors"""
+    return meson_test("gcc", ["--no-suite", "long"], 600)
+
+
+def stage_asan(_):
+    """C tests under AddressSanitizer and UBSan"""
+    return meson_test("asan", ["--no-suite", "long"], 900)
+
+
+def stage_tsan(_):
+    """C tests under ThreadSanitizer"""
+    return meson_test("tsan", ["--no-suite", "long"], 900)
+
+
+def stage_long(_):
+    """long C tests: soak and the full fault matrix"""
+    return meson_test("gcc", ["--suite", "long"], 7200)
+
+
+def stage_clang(_):
+    """everything compiles with clang, warnings are errors"""
+    build("clang")
+    return Totals(passed=1)
+
+
+# ---- Python tests ------------------------------------------------------------------------
+
+def pytest(name, arguments, limit_s):
+    report = LOGS / f"{name}.xml"
+    report.unlink(missing_ok=True)
+    code, output = run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider",
+                        f"--junitxml={report}", *arguments], f"{name}.log", limit_s)
+    if not report.exists():
+        show(output)
+        raise Broken("pytest did not finish")
+    totals = Totals()
+    files = collections.defaultdict(lambda: [0.0, Totals()])
+    for case in xml.etree.ElementTree.parse(report).iter("testcase"):
+        one = Totals()
+        if case.find("failure") is not None or case.find("error") is not None:
+            one.failed = 1
+        elif case.find("skipped") is not None:
+            one.skipped = 1
+        else:
+            one.passed = 1
+        at = files[case.get("classname", "").split(".Test")[0]]
+        at[0] += float(case.get("time", 0))
+        at[1].add(one)
+        totals.add(one)
+    for file, (seconds, one) in files.items():
+        line("FAILED" if one.failed else "ok", seconds, file,
+             one.passed + one.failed + one.skipped)
+    if code != 0:
+        show(output)
+        totals.failed = max(totals.failed, 1)
+    return totals
+
+
+def stage_lint(_):
+    """rules of the tree: layers, names, exports, documents"""
+    build("gcc")
+    return pytest("lint", ["tests/lint"], 300)
+
+
+def stage_python(_):
+    """Python tests"""
+    return pytest("python", ["-m", "not long", "tests/python"], 600)
+
+
+def stage_python_long(_):
+    """long Python tests"""
+    code, output = run([sys.executable, "-m", "pytest", "-q", "-m", "long",
+                        "--collect-only", "tests/python"], "python-long.log", 300)
+    if code == 5:
+        print("  there are none")
+        return Totals(passed=1)
+    return pytest("python-long", ["-m", "long", "tests/python"], 7200)
+
+
+# ---- Fuzzing -----------------------------------------------------------------------------
+
+def fuzz_one(directory, name, seconds):
+    found = ROOT / "build" / "fuzz-found" / name
+    found.mkdir(parents=True, exist_ok=True)
+    start = time.monotonic()
+    code, output = run([directory / "tests" / "fuzz" / f"fuzz_{name}",
+                        f"-max_total_time={seconds}", "-timeout=10", "-rss_limit_mb=2048",
+                        f"-artifact_prefix={found.parent}/crash-{name}-", found,
+                        ROOT / "tests" / "fuzz" / "corpus" / name],
+                       f"fuzz-{name}.log", seconds + 120)
+    return name, code, output, time.monotonic() - start
+
+
+def stage_fuzz(options):
+    """every fuzz target with libFuzzer, AddressSanitizer and UBSan"""
+    directory = build("fuzz")
+    targets = json.loads(subprocess.run(
+        [BIN / "meson", "introspect", "--targets", directory], check=True,
+        capture_output=True, text=True, env=environment()).stdout)
+    names = sorted(t["name"][5:] for t in targets if t["name"].startswith("fuzz_"))
+    totals = Totals()
+    with concurrent.futures.ThreadPoolExecutor(CPUS) as pool:
+        jobs = [pool.submit(fuzz_one, directory, n, options.fuzz_seconds) for n in names]
+        for job in concurrent.futures.as_completed(jobs):
+            name, code, output, seconds = job.result()
+            line("ok" if code == 0 else "FAILED", seconds, f"fuzz/{name}")
+            totals.add(Totals(passed=code == 0, failed=code != 0))
+            if code != 0:
+                show(output)
+    return totals
+
+
+# ---- All of it ---------------------------------------------------------------------------
+
+STAGES = {
+    "c": stage_c, "lint": stage_lint, "clang": stage_clang, "asan": stage_asan,
+    "tsan": stage_tsan, "python": stage_python, "fuzz": stage_fuzz, "long": stage_long,
+    "python-long": stage_python_long,
+}
+SHORT = ["c", "lint", "python", "asan", "tsan", "clang"]
+LONG = ["long", "python-long", "fuzz"]
+
+
+def run_stage(name, options):
+    stage = STAGES[name]
+    print(f"{name}: {stage.__doc__}", flush=True)
+    start = time.monotonic()
+    try:
+        totals = stage(options)
+        if totals.passed + totals.failed == 0:
+            raise Broken("no test ran")
+    except Broken as why:
+        print(f"  FAILED: {why}")
+        totals = Totals(failed=1)
+    left = left_behind()
+    if left:
+        print("  FAILED: processes left behind")
+        show("\n".join(left))
+        totals.failed += 1
+    print(f"{name}: {totals} in {time.monotonic() - start:.0f} s\n", flush=True)
+    return totals
+
+
+def left_behind():
+    """Ends and names the processes that carry our mark and should be gone.  They get a
+    second to finish: a worker that was killed may still be on its way out."""
+    deadline = time.monotonic() + 1
+    while (found := marked_processes()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    for pid in found:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    return list(found.values())
+
+
+def marked_processes():
+    found = {}
+    for entry in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            if MARK.encode() in (entry / "environ").read_bytes().split(b"\0"):
+                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                found[int(entry.name)] = f"pid {entry.name}: {command}"
+        except OSError:
+            continue
+    return found
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--stage", action="append", choices=STAGES)
+    parser.add_argument("--long", action="store_true")
+    parser.add_argument("--fuzz-seconds", type=int, default=600)
+    options = parser.parse_args()
+    totals = Totals()
+    start = time.monotonic()
+    for name in options.stage or (LONG if options.long else SHORT):
+        totals.add(run_stage(name, options))
+    print(f"all stages: {totals} in {time.monotonic() - start:.0f} s")
+    print(f"{totals.passed} passed, {totals.failed} failed")
+    sys.exit(totals.failed > 0)
+
+
+if __name__ == "__main__":
+    main()
