@@ -10,6 +10,8 @@
 
 #define TABLE_ADDRS 16
 #define TABLE_ADDR_BYTES 48             /* numeric text of an address */
+#define TABLE_RANKS 65536               /* more are refused */
+#define TABLE_ENTRY_MAX 2048            /* bytes of an encoded entry at most */
 
 /* What one worker says about itself. */
 struct table_entry {
@@ -39,7 +41,8 @@ struct table {
 
 void table_release(struct table *t);
 
-/* Bytes of entry or table; *n_p is set.  Owns: the caller frees *bytes_p. */
+/* Bytes of entry or table; *n_p is set.  Owns: the caller frees *bytes_p, and releases a
+ * table it got.  After a failure nothing is owned.  Errors: HVD_PROTO, HVD_NOMEM. */
 enum hvd_status put_entry(const struct table_entry *e, uint8_t **bytes_p, size_t *n_p,
                           struct hvd_error *err);
 enum hvd_status get_entry(struct table_entry *e, const uint8_t *bytes, size_t n,
