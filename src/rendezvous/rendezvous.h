@@ -7,6 +7,7 @@
 
 #include "wire/table.h"
 
+struct config;
 struct rdv_client;
 
 struct rdv_options {
@@ -33,5 +34,18 @@ int rdv_fd(const struct rdv_client *client);
  * HVD_PEER_LOST: the server has gone. */
 enum hvd_status rdv_poll(struct rdv_client *client, struct hvd_error *err);
 void rdv_close(struct rdv_client *client);
+
+/* ---- The job key ------------------------------------------------------------------ */
+
+/*
+ * The key from HOROVOD_KEY_FD, HOROVOD_KEY_FILE or HOROVOD_KEY; if none of them is given,
+ * the one an earlier call in this process has read.  A descriptor is closed and its
+ * variable removed; HOROVOD_KEY is overwritten and removed at once.
+ * Owns: the caller wipes key (explicit_bzero).  Blocks: 5 s at most, for the writer of the
+ * pipe.  *found_p false with HVD_OK: there is no key.  Thread: any.
+ * Errors: HVD_INVALID (not 64 digits, file open to others, a link), HVD_SYS.
+ */
+enum hvd_status job_key_read(const struct config *conf, uint8_t key[32], bool *found_p,
+                             struct hvd_error *err);
 
 #endif
