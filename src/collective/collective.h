@@ -32,7 +32,7 @@ struct coll_team;
 size_t coll_board_bytes(void);
 
 /* A team of ranks (ascending, we among them) at `slot`, the same on all members.  After
- * it is freed the slot may be used again with a higher `epoch`.
+ * all members have freed it the slot may be used again with a higher `epoch`.
  * Owns: the caller; mesh is borrowed. */
 enum hvd_status coll_team_new(struct mesh *mesh, const int *ranks, int count, int slot,
                               uint32_t epoch, struct coll_team **team_p,
@@ -61,6 +61,9 @@ struct coll_call {
     int64_t divisor;
     const size_t *segments;             /* adasum of a fused buffer: elements per tensor */
     int segment_count;
+    bool agreed;                        /* all members will come for certain: a broadcast
+                                         * then waits for its root only, and cannot be
+                                         * cancelled (false: for all members) */
 };
 
 struct coll_task;

@@ -1,0 +1,162 @@
+/*
+ * alltoall_board.c: within a host.  Each member offers its whole input together with a
+ * table that says where the part of each other member begins (bytes, u64 by member), and
+ * copies its parts out of the others' inputs.
+ *
+ *   line   table and data, when both fit
+ *   slot   table, then the data if it fits; else the line says where the data is
+ */
+#include "collective/board_int.h"
+
+#include <string.h>
+
+#define STAGE_LIMIT ((size_t)32 << 20)
+
+extern const struct coll_alg alltoall_board;
+
+struct swap {
+    void *staged;
+    size_t total;                       /* bytes we send */
+    bool copied;
+};
+
+static size_t table_bytes(const struct coll_task *t)
+{
+    return (size_t)t->team->count * sizeof(uint64_t);
+}
+
+static void fill_table(const struct coll_task *t, uint64_t *table)
+{
+    uint64_t at = 0;
+
+    for (int i = 0; i < t->team->count; i++) {
+        table[i] = at;
+        at += t->call.counts[i] * task_type_bytes(t->call.dtype);
+    }
+}
+
+/* Bytes of table and data when they lie together, 0 when the data lies elsewhere. */
+static size_t together(const struct coll_task *t)
+{
+    size_t bytes = table_bytes(t) + ((const struct swap *)t->state)->total;
+
+    return bytes <= t->team->slot_bytes ? bytes : 0;
+}
+
+static enum hvd_status offer(struct coll_task *t, struct hvd_error *err)
+{
+    struct swap *s = (struct swap *)t->state;
+    struct board_line *line = board_line(t, t->team->me);
+    size_t all = together(t);
+    bool in_line = all > 0 && all <= LINE_INLINE;
+    unsigned char *table = in_line ? line->bytes : board_slot(t, t->team->me);
+
+    fill_table(t, (uint64_t *)table);
+    if (all == 0)
+        return direct_offer_far(t, t->call.in, s->total, STAGE_LIMIT, &s->staged, err);
+    line->in_kind = in_line ? BOARD_INLINE : BOARD_SLOT;
+    if (s->total > 0)
+        memcpy(table + table_bytes(t), t->call.in, s->total);
+    return HVD_OK;
+}
+
+static enum hvd_status publish(struct coll_task *t, struct hvd_error *err)
+{
+    if (!board_is_free(t))
+        return HVD_AGAIN;
+    TRY(offer(t, err));
+    board_publish(t);
+    return HVD_OK;
+}
+
+static enum hvd_status swap_start(struct coll_task *t, struct hvd_error *err)
+{
+    struct swap *s = (struct swap *)t->state;
+    size_t all;
+    enum hvd_status status;
+
+    *s = (struct swap){0};
+    for (int i = 0; i < t->team->count; i++)
+        s->total += t->call.counts[i] * task_type_bytes(t->call.dtype);
+    all = together(t);
+    TRY(board_enter(t, all > 0 ? all : table_bytes(t), err));
+    status = publish(t, err);
+    if (status == HVD_OK || status == HVD_AGAIN)
+        return HVD_OK;
+    scratch_put(t->team->scratch, s->staged);
+    return status;
+}
+
+static enum hvd_status copy_from(struct coll_task *t, int member, char *to, size_t bytes,
+                                 struct hvd_error *err)
+{
+    struct board_line *line = board_line(t, member);
+    const unsigned char *table =
+        line->in_kind == BOARD_INLINE ? line->bytes : board_slot(t, member);
+    uint64_t at = ((const uint64_t *)table)[t->team->me];
+    struct direct_place place;
+
+    if (line->in_kind == BOARD_INLINE || line->in_kind == BOARD_SLOT) {
+        if (at > t->team->slot_bytes || bytes > t->team->slot_bytes - at)
+            return error_set(err, HVD_PROTO, t->team->ranks[member],
+                             "rank %d sends fewer bytes than expected",
+                             t->team->ranks[member]);
+        memcpy(to, table + table_bytes(t) + at, bytes);
+        return HVD_OK;
+    }
+    TRY(direct_place(t, member, false, at + bytes, &place, err));
+    return direct_read(t, &place, at, to, bytes, err);
+}
+
+static enum hvd_status copy_own(struct coll_task *t, char *to, size_t bytes)
+{
+    const char *from = t->call.in;
+
+    for (int i = 0; i < t->team->me; i++)
+        from += t->call.counts[i] * task_type_bytes(t->call.dtype);
+    red_copy(to, from, bytes);
+    return HVD_OK;
+}
+
+static enum hvd_status copy_parts(struct coll_task *t, struct hvd_error *err)
+{
+    char *to = t->call.out;
+
+    for (int i = 0; i < t->team->count; i++) {
+        size_t bytes = t->call.recv_counts[i] * task_type_bytes(t->call.dtype);
+
+        if (bytes > 0)
+            TRY(i == t->team->me ? copy_own(t, to, bytes)
+                                 : copy_from(t, i, to, bytes, err));
+        to += bytes;
+    }
+    return HVD_OK;
+}
+
+static enum hvd_status swap_step(struct coll_task *t, struct hvd_error *err)
+{
+    struct swap *s = (struct swap *)t->state;
+
+    if (!t->published)
+        TRY(publish(t, err));
+    if (!board_all_came(t))
+        return HVD_AGAIN;
+    if (!s->copied) {
+        TRY(copy_parts(t, err));
+        s->copied = true;
+        board_leave(t, true);
+    }
+    return direct_is_exposed(t) && !board_all_left(t) ? HVD_AGAIN : HVD_OK;
+}
+
+static void swap_release(struct coll_task *t)
+{
+    scratch_put(t->team->scratch, ((struct swap *)t->state)->staged);
+}
+
+const struct coll_alg alltoall_board = {
+    .op = COLL_ALLTOALL, .name = "board",
+    .text = "one host: each copies its parts from the others' memory",
+    .state_bytes = sizeof(struct swap), .can = task_can_direct, .start = swap_start,
+    .step = swap_step, .release = swap_release, .needs_us = board_needs_us,
+};

@@ -1,0 +1,181 @@
+/*
+ * broadcast_board.c: within a host.  The root offers its buffer: in its line or slot
+ * (then it need not wait for anybody), in its arena, by CMA, or copied piece by piece
+ * into a staging buffer that the others follow (mark.ready counts the pieces).
+ *
+ * Others wait for the root only when the call is agreed, else for all (board.c, rule 3).
+ */
+#include "collective/board_int.h"
+
+#define PIECE ((size_t)128 << 10)
+#define STAGE_LIMIT ((size_t)64 << 20)  /* beyond, private memory is read by CMA */
+
+extern const struct coll_alg broadcast_board;
+
+struct cast {
+    void *staged;                       /* root: the staging buffer */
+    uint32_t pieces, moved;             /* of it; copied in (root) or out (others) */
+    bool done;                          /* our output is complete */
+};
+
+static bool is_root(const struct coll_task *t)
+{
+    return t->team->me == t->call.root;
+}
+
+/* Two mapped copies beat one by CMA, except when there is a single reader. */
+static bool wants_stage(const struct coll_task *t, enum board_kind kind)
+{
+    return kind == BOARD_NONE ||
+           (kind == BOARD_CMA && t->team->count > 2 && t->bytes <= STAGE_LIMIT);
+}
+
+static enum hvd_status offer(struct coll_task *t, struct hvd_error *err)
+{
+    struct cast *c = (struct cast *)t->state;
+    struct board_line *line = board_line(t, t->team->me);
+    enum board_kind kind;
+
+    line->ring = 0;
+    if (t->bytes <= t->team->slot_bytes)
+        return direct_offer(t, t->call.in, t->bytes, 0, &c->staged, err);
+    kind = direct_kind(t, t->call.in, t->bytes, &line->at.in);
+    line->in_kind = (uint8_t)kind;
+    if (!wants_stage(t, kind))
+        return HVD_OK;
+    c->staged = scratch_get_shared(t->team->scratch, t->bytes);
+    if (c->staged == NULL ||
+        !mesh_find(t->team->mesh, c->staged, t->bytes, &line->at.in))
+        return error_set(err, HVD_NOMEM, -1, "no shared memory for %zu bytes", t->bytes);
+    line->in_kind = BOARD_MAPPED;
+    line->ring = 1;
+    c->pieces = (uint32_t)((t->bytes + PIECE - 1) / PIECE);
+    board_set_ready(t, 0);
+    return HVD_OK;
+}
+
+static enum hvd_status publish(struct coll_task *t, struct hvd_error *err)
+{
+    if (!board_is_free(t))
+        return HVD_AGAIN;
+    if (is_root(t))
+        TRY(offer(t, err));
+    else
+        board_line(t, t->team->me)->in_kind = BOARD_NONE;
+    board_publish(t);
+    return HVD_OK;
+}
+
+static enum hvd_status cast_start(struct coll_task *t, struct hvd_error *err)
+{
+    struct cast *c = (struct cast *)t->state;
+    enum hvd_status status;
+
+    *c = (struct cast){0};
+    TRY(board_enter(t, is_root(t) ? direct_slot_bytes(t, t->bytes) : 0, err));
+    status = publish(t, err);
+    if (status == HVD_OK || status == HVD_AGAIN)
+        return HVD_OK;
+    scratch_put(t->team->scratch, c->staged);
+    return status;
+}
+
+static size_t piece_bytes(const struct coll_task *t, uint32_t piece)
+{
+    size_t left = t->bytes - piece * PIECE;
+
+    return left < PIECE ? left : PIECE;
+}
+
+static void put_pieces(struct coll_task *t)
+{
+    struct cast *c = (struct cast *)t->state;
+
+    for (; c->moved < c->pieces; c->moved++) {
+        size_t at = c->moved * PIECE;
+
+        red_copy((char *)c->staged + at, (const char *)t->call.in + at,
+                 piece_bytes(t, c->moved));
+        board_set_ready(t, c->moved + 1);
+        if (c->moved % 8 == 0 || c->moved + 1 == c->pieces)
+            mesh_notify(t->team->mesh, -1);
+    }
+}
+
+static enum hvd_status root_step(struct coll_task *t, struct hvd_error *err)
+{
+    struct cast *c = (struct cast *)t->state;
+
+    (void)err;
+    put_pieces(t);
+    if (!t->call.agreed && !board_all_came(t))
+        return HVD_AGAIN;
+    if (!c->done && t->call.out != t->call.in && t->bytes > 0)
+        red_copy(t->call.out, t->call.in, t->bytes);
+    c->done = true;
+    board_leave(t, false);
+    return direct_is_exposed(t) && !board_all_left(t) ? HVD_AGAIN : HVD_OK;
+}
+
+static enum hvd_status read_pieces(struct coll_task *t, const struct direct_place *place,
+                                   struct hvd_error *err)
+{
+    struct cast *c = (struct cast *)t->state;
+    uint32_t pieces = (uint32_t)((t->bytes + PIECE - 1) / PIECE);
+
+    for (; c->moved < pieces; c->moved++) {
+        size_t at = c->moved * PIECE;
+
+        if (board_ready(t, t->call.root) <= c->moved)
+            return HVD_AGAIN;
+        TRY(direct_read(t, place, at, (char *)t->call.out + at, piece_bytes(t, c->moved),
+                        err));
+    }
+    return HVD_OK;
+}
+
+static enum hvd_status reader_step(struct coll_task *t, struct hvd_error *err)
+{
+    struct direct_place place;
+
+    if (t->call.agreed ? !board_has_come(t, t->call.root) : !board_all_came(t))
+        return HVD_AGAIN;
+    if (t->bytes > 0) {
+        TRY(direct_place(t, t->call.root, false, t->bytes, &place, err));
+        if (place.kind == BOARD_MAPPED && board_line(t, t->call.root)->ring > 0)
+            TRY(read_pieces(t, &place, err));
+        else
+            TRY(direct_read(t, &place, 0, t->call.out, t->bytes, err));
+    }
+    board_leave(t, true);
+    return HVD_OK;
+}
+
+static enum hvd_status cast_step(struct coll_task *t, struct hvd_error *err)
+{
+    if (!t->published)
+        TRY(publish(t, err));
+    return is_root(t) ? root_step(t, err) : reader_step(t, err);
+}
+
+static void cast_release(struct coll_task *t)
+{
+    scratch_put(t->team->scratch, ((struct cast *)t->state)->staged);
+}
+
+static bool cast_needs_us(const struct coll_task *t)
+{
+    const struct cast *c = (const struct cast *)t->state;
+
+    if (is_root(t))
+        return !t->published || c->moved < c->pieces;
+    return !t->published || (!t->left && board_has_come(t, t->call.root) &&
+                             (t->call.agreed || coll_is_committed(t)));
+}
+
+const struct coll_alg broadcast_board = {
+    .op = COLL_BROADCAST, .name = "board",
+    .text = "one host: the others copy from the root's memory",
+    .state_bytes = sizeof(struct cast), .can = task_can_direct, .start = cast_start,
+    .step = cast_step, .release = cast_release, .needs_us = cast_needs_us,
+};

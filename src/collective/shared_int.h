@@ -1,0 +1,41 @@
+/* shared_int.h: the state of allreduce_shared.c and its ring, allreduce_ring.c. */
+#ifndef HVD_COLLECTIVE_SHARED_INT_H
+#define HVD_COLLECTIVE_SHARED_INT_H
+
+#include "collective/board_int.h"
+
+struct shared {
+    size_t chunk;                       /* elements */
+    unsigned chunks;
+    unsigned low;                       /* chunks before are known to be done */
+    bool found;                         /* places are filled */
+    bool has_rings;                     /* of any member */
+    bool has_private;                   /* outputs that are written by CMA */
+    bool stream;
+    struct direct_place *in, *out;      /* by member */
+    struct direct_place *now;           /* by member: inputs of the chunk in work */
+    uint16_t *rings;                    /* by member: chunks in its ring, 0: none */
+
+    /* Our ring, NULL if our buffers can be reached where they are. */
+    char *ring;
+    unsigned ring_chunks;
+    unsigned put, taken;                /* chunks copied in, and out */
+};
+
+static inline size_t shared_elements(const struct coll_task *t, unsigned chunk)
+{
+    const struct shared *s = (const struct shared *)t->state;
+    size_t first = chunk * s->chunk;
+
+    return t->call.count - first < s->chunk ? t->call.count - first : s->chunk;
+}
+
+/* Takes a ring and copies the first chunks in.  HVD_NOMEM: none left. */
+enum hvd_status ring_open(struct coll_task *t, struct board_line *line,
+                          struct hvd_error *err);
+/* Copies out what is done and in what there is room for; whether anything moved. */
+bool ring_move(struct coll_task *t);
+/* All members with rings have put the chunk in. */
+bool ring_has(const struct coll_task *t, unsigned chunk);
+
+#endif

@@ -1,0 +1,48 @@
+/*
+ * table.c: the algorithms there are, one line each, and the rules that choose among them
+ * when the user gives none.  The size of an operation is that of the whole vector: of the
+ * input of one member (allreduce, broadcast), of all counts together (allgather,
+ * reducescatter).
+ */
+#include "collective/collective_int.h"
+
+#define ALGORITHMS(X)                                                                  \
+    X(allreduce_alone) X(allreduce_slot) X(allreduce_shared)                           \
+    X(allgather_alone) X(allgather_board)                                              \
+    X(broadcast_alone) X(broadcast_board)                                              \
+    X(alltoall_alone) X(alltoall_board)                                                \
+    X(reducescatter_alone) X(reducescatter_board)                                      \
+    X(barrier_alone) X(barrier_board)                                                  \
+    X(adasum_alone)
+
+#define DECLARE(name) extern const struct coll_alg name;
+ALGORITHMS(DECLARE)
+
+#define POINT(name) &name,
+const struct coll_alg *const table_algs[] = {ALGORITHMS(POINT)};
+const int table_alg_count = sizeof table_algs / sizeof table_algs[0];
+
+const char *const table_op_names[COLL_OP_COUNT] = {
+    [COLL_ALLREDUCE] = "allreduce", [COLL_ALLGATHER] = "allgather",
+    [COLL_BROADCAST] = "broadcast", [COLL_ALLTOALL] = "alltoall",
+    [COLL_REDUCESCATTER] = "reducescatter", [COLL_BARRIER] = "barrier",
+    [COLL_ADASUM] = "adasum",
+};
+
+const char table_default_rules[] =
+    "allreduce 0-inf alone, 0-8kb slot, 0-inf shared, "
+    "allgather 0-inf alone, 0-inf board, "
+    "broadcast 0-inf alone, 0-inf board, "
+    "alltoall 0-inf alone, 0-inf board, "
+    "reducescatter 0-inf alone, 0-inf board, "
+    "barrier 0-inf alone, 0-inf board, "
+    "adasum 0-inf alone";
+
+size_t table_state_bytes(void)
+{
+    size_t most = 0;
+
+    for (int i = 0; i < table_alg_count; i++)
+        most = table_algs[i]->state_bytes > most ? table_algs[i]->state_bytes : most;
+    return most;
+}
