@@ -10,7 +10,8 @@
  * accumulator (float32 for 16-bit types) first.  Integers: multiplied as float64 and cut
  * towards zero; sums wrap.  divisor > 1 with postscale 1.0 divides: integers exactly,
  * towards zero; floats are multiplied once by postscale / divisor.
- * Minimum and maximum hand a NaN on, whichever source it came from.  bool is one byte,
+ * Minimum and maximum hand a NaN on, whichever source it came from.  A NaN result is
+ * always the one quiet NaN without sign and payload.  bool is one byte,
  * 0 or not; SUM, MAX are "or", PRODUCT, MIN are "and"; results are 0 or 1.
  */
 #ifndef HVD_REDUCE_REDUCE_H

@@ -1,4 +1,4 @@
-/* reduce_base.c: the kernels for what every CPU of the family can (x86-64: SSE2; others: plain C). */
+/* reduce_base.c: the kernels for every CPU of the family (x86-64: SSE2). */
 #define VB 16
 #define SET_NAME "base"
 #define SET_TABLE red_table_base
