@@ -35,7 +35,7 @@ SANITIZED = ["-Dbuildtype=debugoptimized", "-Db_lundef=false", "-Dpython=false"]
 BUILDS = {
     "gcc": ("gcc", ["-Dwerror=true"]),
     "clang": ("clang", ["-Dwerror=true"]),
-    "asan": ("gcc", [*SANITIZED, "-Db_sanitize=address,undefined"]),
+    "asan": ("clang", [*SANITIZED, "-Db_sanitize=address,undefined"]),
     "tsan": ("clang", [*SANITIZED, "-Db_sanitize=thread"]),
     "fuzz": ("clang", [*SANITIZED, "-Db_sanitize=address,undefined", "-Dfuzz=true"]),
 }

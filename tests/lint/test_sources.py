@@ -108,7 +108,11 @@ class Build(TreeTest):
     def test_every_source_is_built(self):
         for folder in sorted({p.parent for p in tracked("src/*.c")}):
             listing = folder.relative_to(ROOT) / "meson.build"
-            self.assert_listed(sorted(folder.glob("*.c")), listing, lambda p: p.name)
+            # The kernels are listed by instruction set: reduce_avx2.c as 'avx2'.
+            self.assert_listed([p for p in sorted(folder.glob("*.c"))
+                                if f"'{p.stem.removeprefix('reduce_')}'"
+                                not in (ROOT / listing).read_text()],
+                               listing, lambda p: p.name)
 
     def test_every_test_is_run(self):
         for folder in sorted({p.parent for p in tracked("tests/unit/*.c")}):

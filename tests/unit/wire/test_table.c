@@ -12,6 +12,11 @@
 
 static struct hvd_error err;
 
+/* An entry without the padding at its end, which nobody sets. */
+#define ENTRY_BYTES                                                                    \
+    (offsetof(struct table_entry, config_text) +                                       \
+     sizeof(((struct table_entry *)0)->config_text))
+
 static struct table_entry sample(int rank, int size)
 {
     struct table_entry e = {
@@ -42,7 +47,7 @@ TEST(an_entry_survives_its_way)
 
     CHECK_OK(put_entry(&e, &bytes, &n, &err), err);
     CHECK_OK(get_entry(&back, bytes, n, &err), err);
-    CHECK(memcmp(&e, &back, sizeof e) == 0);
+    CHECK(memcmp(&e, &back, ENTRY_BYTES) == 0);
     free(bytes);
 }
 
@@ -63,7 +68,7 @@ TEST(the_largest_entry_survives_its_way)
     CHECK_OK(put_entry(&e, &bytes, &n, &err), err);
     CHECK(n <= TABLE_ENTRY_MAX);
     CHECK_OK(get_entry(&back, bytes, n, &err), err);
-    CHECK(memcmp(&e, &back, sizeof e) == 0);
+    CHECK(memcmp(&e, &back, ENTRY_BYTES) == 0);
     free(bytes);
 }
 
@@ -260,7 +265,7 @@ TEST(golden_entry)
     check_golden("rdv_entry.1.bin", bytes, n);
     CHECK_OK(get_rdv_entry(&back, &wait_ms, bytes, n, &err), err);
     CHECK_EQ(wait_ms, 30000u);
-    CHECK(memcmp(&e, &back, sizeof e) == 0);
+    CHECK(memcmp(&e, &back, ENTRY_BYTES) == 0);
     CHECK_EQ(get_rdv_entry(&back, &wait_ms, bytes, 3, &err), HVD_PROTO);
     free(bytes);
 }
