@@ -122,7 +122,8 @@ our_package() {
     mkdir -p build/log
     # The programs of .venv (meson, ninja) come first, whatever PATH says.
     if ! PATH="$venv/bin:$PATH" "$venv/bin/python" -m pip install --no-build-isolation \
-        --no-deps --force-reinstall -Cbuild-dir=build/wheel . >build/log/install.log 2>&1
+        --no-deps --force-reinstall --config-settings=build-dir=build/wheel . \
+        >build/log/install.log 2>&1
     then
         tail -n 60 build/log/install.log >&2
         die "the build failed; all of it is in build/log/install.log"
