@@ -181,7 +181,8 @@ enum hvd_status meeting_form(struct meeting *m, uint64_t now_us, struct table *t
     return HVD_OK;
 }
 
-void meeting_fail(struct meeting *m, const struct hvd_error *verdict, bool over)
+void meeting_fail(struct meeting *m, const struct hvd_error *verdict, int newcomer,
+                  bool over)
 {
     m->verdict = *verdict;
     m->over = over;
@@ -190,6 +191,8 @@ void meeting_fail(struct meeting *m, const struct hvd_error *verdict, bool over)
         if (m->seats[i].told)
             stop_waiting(m, &m->seats[i], SEAT_EMPTY, m->seats[i].since_us);
     }
+    if (newcomer >= 0 && newcomer < m->count)
+        m->seats[newcomer].told = true;
 }
 
 uint64_t meeting_deadline_us(const struct meeting *m)

@@ -57,9 +57,10 @@ void meeting_leave(struct meeting *m, int rank, uint64_t now_us);
 /* The table of those who wait, who run from now on.  Owns: the caller. */
 enum hvd_status meeting_form(struct meeting *m, uint64_t now_us, struct table *table_p,
                              struct hvd_error *err);
-/* All who wait have heard the verdict and leave; those who come late hear it, too, once
- * each (or always, if `over`), instead of waiting for the others in vain. */
-void meeting_fail(struct meeting *m, const struct hvd_error *verdict, bool over);
+/* All who wait, and the newcomer (a rank, -1: none), have heard the verdict and leave; who
+ * comes late hears it, too, once (always, if `over`), instead of waiting in vain. */
+void meeting_fail(struct meeting *m, const struct hvd_error *verdict, int newcomer,
+                  bool over);
 
 /* When meeting_timed_out is due; UINT64_MAX: nobody waits. */
 uint64_t meeting_deadline_us(const struct meeting *m);

@@ -1,0 +1,119 @@
+/*
+ * server_int.h: the parts of the rendezvous server.
+ *
+ *   server.c         the public functions of driver.h
+ *   server_listen.c  sockets that listen, and who sits on a port that is taken
+ *   server_loop.c    the thread: events, accepting, deadlines
+ *   server_peer.c    one connection: proof, entry, table or verdict
+ *
+ * One lock guards everything.  The thread holds it except while it sleeps in epoll_wait,
+ * the public functions while they run, so that all of it reads like one thread.
+ */
+#ifndef HVD_RENDEZVOUS_SERVER_INT_H
+#define HVD_RENDEZVOUS_SERVER_INT_H
+
+#include "base/list.h"
+#include "horovod/driver.h"
+#include "rendezvous/channel.h"
+#include "rendezvous/meeting.h"
+
+#include <netinet/in.h>
+#include <pthread.h>
+
+#define SERVER_LISTENERS 64
+#define SERVER_UNPROVED 256             /* RELIABILITY S4; more push the oldest out */
+
+#define PEER_STATES(X)                                                                 \
+    X(HELLO,   "nothing proved; reads a HELLO")                                        \
+    X(CONFIRM, "its HELLO fits, the REPLY is sent; reads a CONFIRM")                   \
+    X(ENTRY,   "proved; reads an entry")                                               \
+    X(WAITING, "has a seat, the table is not complete")                                \
+    X(RUNNING, "has the table")                                                        \
+    X(CLOSING, "has a verdict that is still to be sent")                               \
+    X(DEAD,    "closed; freed at the end of the turn")
+
+enum peer_state {
+#define PEER_ENUM(name, text) PEER_##name,
+    PEER_STATES(PEER_ENUM)
+#undef PEER_ENUM
+};
+
+struct listener {
+    int fd;
+    struct sockaddr_storage address;
+    socklen_t address_n;
+};
+
+struct peer {
+    struct list node;                   /* in server.unproved, .workers, .closing, .dead */
+    enum peer_state state;
+    int fd;                             /* from ENTRY on owned by channel */
+    bool wants_write;                   /* epoll watches for it */
+    uint64_t deadline_us;               /* of the state; RUNNING: none */
+    int rank;                           /* proved; WAITING, RUNNING: its seat */
+    uint32_t generation;                /* proved; of that seat */
+    size_t got;                         /* bytes in buffer */
+    uint8_t buffer[HS_HELLO];
+    struct hs_listener proof;           /* in CONFIRM */
+    struct channel channel;
+    char address[INET6_ADDRSTRLEN + 8];
+};
+
+_Static_assert(sizeof(struct peer) <= 4096, "RELIABILITY S4: cost of a stranger");
+
+/* Numbers for tests and debugging. */
+struct server_counters {
+    uint64_t accepted, refused, pushed_out, entries, tables, verdicts, accept_pauses;
+};
+
+struct server_refusals {                /* for at most one log line a second */
+    uint64_t logged_us;
+    unsigned count;                     /* since then */
+};
+
+struct hvd_server {
+    pthread_mutex_t lock;
+    pthread_t thread;
+    bool stop;
+    int epoll, wake;                    /* wake: an eventfd */
+    uint16_t port;
+    struct listener listeners[SERVER_LISTENERS];
+    int listener_count;
+    bool listening;                     /* false: paused until listen_again_us */
+    uint64_t listen_again_us;
+    uint8_t key[HVD_KEY_BYTES];
+    struct hs_identity identity;
+    struct meeting meeting;
+    struct list unproved;               /* HELLO, CONFIRM, ENTRY, in the order they came */
+    int unproved_count;
+    struct list workers;                /* WAITING, RUNNING */
+    uint64_t worker_deadline_us;        /* no worker's own deadline is earlier */
+    struct list closing;                /* in the order of their deadlines */
+    struct list dead;
+    struct server_counters counters;
+    struct server_refusals refusals;
+};
+
+void server_count(struct hvd_server *s, struct server_counters *counters);
+void server_wake(struct hvd_server *s);
+
+/* server_listen.c */
+enum hvd_status listen_open(struct hvd_server *s, const char *const *addresses, int count,
+                            uint16_t port, struct hvd_error *err);
+void listen_close(struct hvd_server *s);
+
+/* server_loop.c */
+void *loop_run(void *server);
+
+/* server_peer.c; all may move any peer to the list of the dead, never free one. */
+void peer_accepted(struct hvd_server *s, int fd, const struct sockaddr_storage *from);
+void peer_handle(struct hvd_server *s, struct peer *p, uint32_t events);
+void peer_drop(struct hvd_server *s, struct peer *p);
+void peer_push_out_oldest(struct hvd_server *s);
+void peer_expire(struct hvd_server *s, uint64_t now_us);
+uint64_t peer_next_deadline_us(const struct hvd_server *s);
+void peer_free_dead(struct hvd_server *s);
+/* err to all who wait (they leave), and, `running`, to all who run (they stay). */
+void peer_tell_all(struct hvd_server *s, const struct hvd_error *err, bool running);
+
+#endif

@@ -1,0 +1,558 @@
+/*
+ * server_peer.c: one connection of the rendezvous server, from a stranger to a worker.
+ *
+ * 1. Until the proof a peer costs this struct and two fixed-size reads, nothing else.
+ * 2. A stranger is dropped with a reset: it leaves no state in the kernel either.
+ * 3. Strangers are told nothing, and cost one log line a second all together.
+ * 4. A worker says one thing, its entry; whatever else it says ends its connection.
+ */
+#include "rendezvous/server_int.h"
+
+#define LOG_COMPONENT "rendezvous"
+#include "base/clock.h"
+#include "base/log.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define CLOSING_US 5000000              /* for a verdict that the peer does not read */
+#define REFUSAL_LOG_US 1000000
+
+#define TO(state) (1u << PEER_##state)
+
+static const unsigned peer_may_enter[] = {
+    [PEER_HELLO] = TO(CONFIRM) | TO(DEAD),
+    [PEER_CONFIRM] = TO(ENTRY) | TO(DEAD),
+    [PEER_ENTRY] = TO(WAITING) | TO(CLOSING) | TO(DEAD),
+    [PEER_WAITING] = TO(RUNNING) | TO(CLOSING) | TO(DEAD),
+    [PEER_RUNNING] = TO(DEAD),
+    [PEER_CLOSING] = TO(DEAD),
+};
+
+static bool is_unproved(const struct peer *p)
+{
+    return p->state == PEER_HELLO || p->state == PEER_CONFIRM;
+}
+
+static void peer_enter(struct hvd_server *s, struct peer *p, enum peer_state to,
+                       struct list *list)
+{
+    BUG_ON(!(peer_may_enter[p->state] & 1u << to));
+    s->unproved_count -= is_unproved(p);
+    p->state = to;
+    s->unproved_count += is_unproved(p);
+    list_remove(&p->node);
+    list_append(list, &p->node);
+}
+
+/* ---- Leaving ---------------------------------------------------------------------- */
+
+static bool has_seat(const struct hvd_server *s, const struct peer *p)
+{
+    return (p->state == PEER_WAITING || p->state == PEER_RUNNING) &&
+           p->generation == s->meeting.generation;
+}
+
+/* Closing takes the descriptor out of epoll. */
+static void peer_close(struct hvd_server *s, struct peer *p, bool reset)
+{
+    const struct linger now = {.l_onoff = 1, .l_linger = 0};
+
+    if (has_seat(s, p))
+        meeting_leave(&s->meeting, p->rank, clock_us());
+    if (reset)
+        setsockopt(p->fd, SOL_SOCKET, SO_LINGER, &now, sizeof now);
+    if (is_unproved(p))
+        close(p->fd);
+    else
+        channel_release(&p->channel);
+    hs_listener_release(&p->proof);
+    p->fd = -1;
+    peer_enter(s, p, PEER_DEAD, &s->dead);
+}
+
+void peer_drop(struct hvd_server *s, struct peer *p)
+{
+    if (p->state != PEER_DEAD)
+        peer_close(s, p, is_unproved(p));
+}
+
+void peer_free_dead(struct hvd_server *s)
+{
+    struct list *node;
+
+    while ((node = list_pop(&s->dead)) != NULL)
+        free(list_entry(node, struct peer, node));
+}
+
+/* Rule 3. */
+static void log_refusal(struct hvd_server *s, const struct peer *p, const char *why)
+{
+    uint64_t now = clock_us();
+
+    s->counters.refused++;
+    s->refusals.count++;
+    if (s->refusals.logged_us != 0 && now - s->refusals.logged_us < REFUSAL_LOG_US)
+        return;
+    log_warn("refused %u connection%s, the last one from %s: %s", s->refusals.count,
+             s->refusals.count == 1 ? "" : "s", p->address, why);
+    s->refusals.logged_us = now;
+    s->refusals.count = 0;
+}
+
+static void peer_refuse(struct hvd_server *s, struct peer *p, const char *why)
+{
+    log_refusal(s, p, why);
+    peer_drop(s, p);
+}
+
+/* The oldest that has not sent a HELLO that fits, or else the oldest that has; the newest
+ * one has not had its chance yet. */
+static struct peer *find_oldest(struct hvd_server *s)
+{
+    struct peer *oldest = NULL;
+
+    list_each(node, &s->unproved) {
+        struct peer *p = list_entry(node, struct peer, node);
+
+        if (p->state == PEER_HELLO && node != s->unproved.prev)
+            return p;
+        if (is_unproved(p) && oldest == NULL)
+            oldest = p;
+    }
+    return oldest;
+}
+
+void peer_push_out_oldest(struct hvd_server *s)
+{
+    struct peer *oldest = find_oldest(s);
+
+    if (oldest == NULL)
+        return;
+    s->counters.pushed_out++;
+    peer_refuse(s, oldest, "too many that have not proved the job key");
+}
+
+/* ---- Telling ---------------------------------------------------------------------- */
+
+static void watch(struct hvd_server *s, struct peer *p)
+{
+    bool writes = p->channel.unsent_n > 0;
+    struct epoll_event e = {.data.ptr = p};
+
+    if (writes == p->wants_write && p->state != PEER_CLOSING)
+        return;
+    p->wants_write = writes;
+    e.events = (p->state == PEER_CLOSING ? 0u : EPOLLIN) | (writes ? EPOLLOUT : 0u);
+    if (epoll_ctl(s->epoll, EPOLL_CTL_MOD, p->fd, &e) != 0)
+        peer_drop(s, p);
+}
+
+static enum hvd_status send_verdict(struct hvd_server *s, struct peer *p,
+                                    const struct hvd_error *verdict)
+{
+    uint8_t bytes[RDV_VERDICT_MAX];
+    struct hvd_error err;
+
+    s->counters.verdicts++;
+    return channel_send(&p->channel, RDV_VERDICT, bytes, put_rdv_verdict(verdict, bytes),
+                        &err);
+}
+
+/* The verdict, and then the end. */
+static void peer_dismiss(struct hvd_server *s, struct peer *p,
+                         const struct hvd_error *verdict)
+{
+    log_debug("%s, rank %d: %s", p->address, p->rank, verdict->text);
+    if (send_verdict(s, p, verdict) != HVD_OK || p->channel.unsent_n == 0) {
+        peer_drop(s, p);
+        return;
+    }
+    if (has_seat(s, p))
+        meeting_leave(&s->meeting, p->rank, clock_us());
+    p->deadline_us = clock_us() + CLOSING_US;
+    peer_enter(s, p, PEER_CLOSING, &s->closing);
+    watch(s, p);
+}
+
+void peer_tell_all(struct hvd_server *s, const struct hvd_error *err, bool running)
+{
+    list_each_safe(node, &s->workers) {
+        struct peer *p = list_entry(node, struct peer, node);
+
+        if (p->state == PEER_WAITING)
+            peer_dismiss(s, p, err);
+        else if (running && send_verdict(s, p, err) != HVD_OK)
+            peer_drop(s, p);
+        else if (running)
+            watch(s, p);
+    }
+}
+
+static void fail_round(struct hvd_server *s, const struct hvd_error *err, int newcomer)
+{
+    log_warn("%s", err->text);
+    meeting_fail(&s->meeting, err, newcomer, false);
+    peer_tell_all(s, err, false);
+}
+
+/* ---- The proof -------------------------------------------------------------------- */
+
+/* Reads until the buffer holds n bytes, and never more. */
+static enum hvd_status read_exactly(struct peer *p, size_t n)
+{
+    while (p->got < n) {
+        ssize_t step = recv(p->fd, p->buffer + p->got, n - p->got, 0);
+
+        if (step < 0 && errno == EINTR)
+            continue;
+        if (step < 0 && errno == EAGAIN)
+            return HVD_AGAIN;
+        if (step <= 0)
+            return HVD_PEER_LOST;
+        p->got += (size_t)step;
+    }
+    p->got = 0;
+    return HVD_OK;
+}
+
+/* The first bytes on a fresh connection: its buffer takes them whole. */
+static bool send_reply(const struct peer *p, const uint8_t reply[HS_REPLY])
+{
+    return send(p->fd, reply, HS_REPLY, MSG_NOSIGNAL) == HS_REPLY;
+}
+
+static void on_hello(struct hvd_server *s, struct peer *p)
+{
+    enum hvd_status status = read_exactly(p, HS_HELLO);
+    uint8_t reply[HS_REPLY];
+    struct hvd_error err;
+
+    if (status == HVD_AGAIN)
+        return;
+    if (status != HVD_OK) {
+        peer_refuse(s, p, "it left without proving the job key");
+        return;
+    }
+    status = hs_accept(&p->proof, s->key, &s->identity, p->buffer, reply, &err);
+    if (status == HVD_VERSION) {
+        log_refusal(s, p, err.text);
+        send_reply(p, reply);
+        peer_close(s, p, false);
+    } else if (status != HVD_OK || !send_reply(p, reply)) {
+        peer_refuse(s, p, status != HVD_OK ? err.text : "it does not listen");
+    } else {
+        peer_enter(s, p, PEER_CONFIRM, &s->unproved);
+    }
+}
+
+static void on_entry(struct hvd_server *s, struct peer *p);
+
+static void on_confirm(struct hvd_server *s, struct peer *p)
+{
+    enum hvd_status status = read_exactly(p, HS_CONFIRM);
+    struct hs_keys keys;
+    struct hvd_error err;
+
+    if (status == HVD_AGAIN)
+        return;
+    if (status == HVD_OK)
+        status = hs_accept_finish(&p->proof, p->buffer, &keys, &err);
+    else
+        error_set(&err, status, -1, "it left without proving the job key");
+    if (status != HVD_OK) {
+        peer_refuse(s, p, err.text);
+        return;
+    }
+    p->rank = p->proof.id.peer;
+    p->generation = p->proof.id.generation;
+    hs_listener_release(&p->proof);
+    status = channel_init(&p->channel, p->fd, &keys, RDV_ENTRY_MAX, &err);
+    explicit_bzero(&keys, sizeof keys);
+    peer_enter(s, p, PEER_ENTRY, &s->unproved);
+    if (status == HVD_OK)
+        on_entry(s, p);
+    else
+        peer_drop(s, p);
+}
+
+/* ---- The entry -------------------------------------------------------------------- */
+
+static void peer_sit(struct hvd_server *s, struct peer *p, uint32_t wait_ms)
+{
+    p->deadline_us = clock_us() + (uint64_t)wait_ms * 1000;
+    if (p->deadline_us < s->worker_deadline_us)
+        s->worker_deadline_us = p->deadline_us;
+    peer_enter(s, p, PEER_WAITING, &s->workers);
+}
+
+static enum hvd_status encode_table(struct hvd_server *s, uint8_t **bytes_p, size_t *n_p,
+                                    struct hvd_error *err)
+{
+    enum hvd_status status;
+    struct table table;
+
+    TRY(meeting_form(&s->meeting, clock_us(), &table, err));
+    status = put_table(&table, bytes_p, n_p, err);
+    table_release(&table);
+    return status;
+}
+
+static void push_tables(struct hvd_server *s)
+{
+    uint8_t *bytes = NULL;
+    struct hvd_error err;
+    size_t n;
+
+    if (encode_table(s, &bytes, &n, &err) != HVD_OK) {
+        fail_round(s, &err, -1);
+        return;
+    }
+    log_info("generation %u: all %d workers have come", s->meeting.generation,
+             s->meeting.count);
+    list_each_safe(node, &s->workers) {
+        struct peer *p = list_entry(node, struct peer, node);
+
+        if (p->state != PEER_WAITING)
+            continue;
+        s->counters.tables++;
+        peer_enter(s, p, PEER_RUNNING, &s->workers);
+        if (channel_send(&p->channel, RDV_TABLE, bytes, n, &err) != HVD_OK)
+            peer_drop(s, p);
+        else
+            watch(s, p);
+    }
+    free(bytes);
+}
+
+static void seat(struct hvd_server *s, struct peer *p, const struct table_entry *e,
+                 uint32_t wait_ms)
+{
+    struct hvd_error err;
+
+    switch (meeting_enter(&s->meeting, e, clock_us(), &err)) {
+    case MEETING_WAITING:
+        peer_sit(s, p, wait_ms);
+        break;
+    case MEETING_COMPLETE:
+        peer_sit(s, p, wait_ms);
+        push_tables(s);
+        break;
+    case MEETING_REFUSED:
+        peer_dismiss(s, p, &err);
+        break;
+    case MEETING_FAILED:
+        fail_round(s, &err, e->rank);
+        peer_dismiss(s, p, &err);
+        break;
+    }
+}
+
+/* What the peer says of itself must be what it has proved. */
+static enum hvd_status read_entry(const struct peer *p, const struct channel_message *m,
+                                  struct table_entry *e, uint32_t *wait_ms_p,
+                                  struct hvd_error *err)
+{
+    if (m->kind != RDV_ENTRY)
+        return error_set(err, HVD_PROTO, p->rank, "a message of kind %d before the entry",
+                         (int)m->kind);
+    TRY(get_rdv_entry(e, wait_ms_p, m->body, m->n, err));
+    if (e->rank != p->rank || e->generation != p->generation)
+        return error_set(err, HVD_PROTO, p->rank,
+                         "rank %d of generation %u sent the entry of rank %d of generation "
+                         "%u", p->rank, p->generation, (int)e->rank, e->generation);
+    return HVD_OK;
+}
+
+static void on_entry(struct hvd_server *s, struct peer *p)
+{
+    struct channel_message m;
+    struct table_entry e;
+    struct hvd_error err;
+    uint32_t wait_ms;
+    enum hvd_status status = channel_receive(&p->channel, &m, &err);
+
+    if (status == HVD_AGAIN)
+        return;
+    if (status != HVD_OK) {
+        peer_refuse(s, p, err.text);
+        return;
+    }
+    s->counters.entries++;
+    if (read_entry(p, &m, &e, &wait_ms, &err) == HVD_OK)
+        seat(s, p, &e, wait_ms);
+    else
+        peer_dismiss(s, p, &err);
+}
+
+/* ---- Events and deadlines --------------------------------------------------------- */
+
+static void on_worker(struct hvd_server *s, struct peer *p, uint32_t events)
+{
+    struct channel_message m;
+    struct hvd_error err;
+    enum hvd_status status = HVD_AGAIN;
+
+    if (events & EPOLLOUT)
+        status = channel_flush(&p->channel, &err);
+    if ((events & ~(uint32_t)EPOLLOUT) != 0 && (status == HVD_OK || status == HVD_AGAIN)) {
+        status = channel_receive(&p->channel, &m, &err);
+        if (status == HVD_OK)
+            status = error_set(&err, HVD_PROTO, p->rank, "it sent a second message");
+    }
+    if (status == HVD_OK || status == HVD_AGAIN) {
+        watch(s, p);
+        return;
+    }
+    if (status != HVD_PEER_LOST || p->state == PEER_WAITING)
+        log_warn("rank %d (%s) is forgotten: %s", p->rank, p->address, err.text);
+    peer_drop(s, p);
+}
+
+static void on_closing(struct hvd_server *s, struct peer *p)
+{
+    struct hvd_error err;
+
+    if (channel_flush(&p->channel, &err) != HVD_AGAIN)
+        peer_drop(s, p);
+}
+
+void peer_handle(struct hvd_server *s, struct peer *p, uint32_t events)
+{
+    switch (p->state) {
+    case PEER_HELLO:
+        on_hello(s, p);
+        break;
+    case PEER_CONFIRM:
+        on_confirm(s, p);
+        break;
+    case PEER_ENTRY:
+        on_entry(s, p);
+        break;
+    case PEER_WAITING:
+    case PEER_RUNNING:
+        on_worker(s, p, events);
+        break;
+    case PEER_CLOSING:
+        on_closing(s, p);
+        break;
+    case PEER_DEAD:                     /* closed earlier in the same turn */
+        break;
+    }
+}
+
+static void format_address(const struct sockaddr_storage *from, char *text, size_t n)
+{
+    const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)from;
+    const struct sockaddr_in *v4 = (const struct sockaddr_in *)from;
+    char numeric[INET6_ADDRSTRLEN] = "?";
+    bool is_v4 = from->ss_family == AF_INET;
+
+    inet_ntop(from->ss_family, is_v4 ? (void *)&v4->sin_addr : (void *)&v6->sin6_addr,
+              numeric, sizeof numeric);
+    snprintf(text, n, "%s port %u", numeric, ntohs(is_v4 ? v4->sin_port : v6->sin6_port));
+}
+
+/* A worker whose host vanished is noticed after 25 s, and its rank is free again. */
+static void set_options(int fd)
+{
+    const int on = 1, idle_s = 10, every_s = 5, tries = 3;
+
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &every_s, sizeof every_s);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &tries, sizeof tries);
+}
+
+void peer_accepted(struct hvd_server *s, int fd, const struct sockaddr_storage *from)
+{
+    struct peer *p = calloc(1, sizeof *p);
+    struct epoll_event e = {.events = EPOLLIN, .data.ptr = p};
+
+    s->counters.accepted++;
+    if (p == NULL || epoll_ctl(s->epoll, EPOLL_CTL_ADD, fd, &e) != 0) {
+        free(p);
+        close(fd);
+        return;
+    }
+    set_options(fd);
+    p->fd = fd;
+    p->rank = -1;
+    p->state = PEER_HELLO;
+    p->deadline_us = clock_us() + HS_DEADLINE_US;
+    format_address(from, p->address, sizeof p->address);
+    list_append(&s->unproved, &p->node);
+    s->unproved_count++;
+    peer_handle(s, p, EPOLLIN);         /* an honest HELLO is often here already */
+    if (s->unproved_count > SERVER_UNPROVED)
+        peer_push_out_oldest(s);
+}
+
+static void expire_workers(struct hvd_server *s, uint64_t now_us)
+{
+    struct hvd_error err;
+
+    if (s->worker_deadline_us > now_us)
+        return;
+    s->worker_deadline_us = UINT64_MAX;
+    list_each_safe(node, &s->workers) {
+        struct peer *p = list_entry(node, struct peer, node);
+
+        if (p->state != PEER_WAITING)
+            continue;
+        if (p->deadline_us <= now_us) {
+            meeting_timed_out(&s->meeting, now_us, &err);
+            peer_dismiss(s, p, &err);
+        } else if (p->deadline_us < s->worker_deadline_us) {
+            s->worker_deadline_us = p->deadline_us;
+        }
+    }
+}
+
+static struct peer *first_of(const struct list *peers)
+{
+    return list_is_empty(peers) ? NULL : list_entry(peers->next, struct peer, node);
+}
+
+void peer_expire(struct hvd_server *s, uint64_t now_us)
+{
+    struct hvd_error err;
+    struct peer *p;
+
+    list_each_safe(node, &s->unproved) {
+        p = list_entry(node, struct peer, node);
+        if (p->deadline_us <= now_us)
+            peer_refuse(s, p, "it did not prove the job key in time");
+    }
+    while ((p = first_of(&s->closing)) != NULL && p->deadline_us <= now_us)
+        peer_drop(s, p);
+    expire_workers(s, now_us);
+    if (meeting_deadline_us(&s->meeting) <= now_us) {
+        meeting_timed_out(&s->meeting, now_us, &err);
+        fail_round(s, &err, -1);
+    }
+}
+
+static uint64_t earlier(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+uint64_t peer_next_deadline_us(const struct hvd_server *s)
+{
+    uint64_t next = earlier(s->worker_deadline_us, meeting_deadline_us(&s->meeting));
+
+    if (first_of(&s->closing) != NULL)
+        next = earlier(next, first_of(&s->closing)->deadline_us);
+    list_each(node, &s->unproved)
+        next = earlier(next, list_entry(node, struct peer, node)->deadline_us);
+    return next;
+}
