@@ -20,7 +20,7 @@ test-long: setup ## the long suites: fuzzing 10 minutes a target, soak, all faul
 
 bench: setup    ## benchmarks against the peers that are installed
 	@tools/setup.sh bench
-	@$(PY) tools/run_tests.py --stage bench
+	@bench/run
 
 asan: setup     ## all C tests under AddressSanitizer and UBSan
 	@$(PY) tools/run_tests.py --stage asan

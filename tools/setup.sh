@@ -34,6 +34,7 @@ missing_packages() {
     have nm || echo binutils
     have clang || echo clang
     { have clang && clang_runtime fuzzer; } || echo libclang-rt-14-dev
+    have llvm-symbolizer || echo llvm
     have pkg-config || echo pkg-config
     [ -e /usr/include/stdlib.h ] || echo libc6-dev
     library libcrypto || echo libssl-dev
