@@ -173,8 +173,8 @@ def count_tests(entry):
     if entry["result"] not in GOOD:
         totals.failed = max(totals.failed, 1)
     elif not words:
-        totals.passed = entry["result"] == "OK"
-        totals.skipped = entry["result"] == "SKIP"
+        totals.passed = int(entry["result"] == "OK")
+        totals.skipped = int(entry["result"] == "SKIP")
     return totals
 
 
@@ -315,7 +315,7 @@ def stage_fuzz(options):
         for job in concurrent.futures.as_completed(jobs):
             name, code, output, seconds = job.result()
             line("ok" if code == 0 else "FAILED", seconds, f"fuzz/{name}")
-            totals.add(Totals(passed=code == 0, failed=code != 0))
+            totals.add(Totals(passed=int(code == 0), failed=int(code != 0)))
             if code != 0:
                 show(output)
     return totals
