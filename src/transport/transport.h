@@ -88,6 +88,7 @@ enum hvd_status mesh_post(struct mesh *mesh, int peer, const void *bytes, size_t
 struct mesh_xfer {
     enum hvd_status status;             /* HVD_AGAIN while under way */
     /* private to the mesh: */
+    bool sending;
     struct list node;
     int peer;
     uint64_t tag;

@@ -1,0 +1,180 @@
+/*
+ * tcp_conn.c: the byte stream of a pair of ranks over a data connection.
+ *
+ * 1. Small reads come from a buffer that is filled with whatever the kernel has, so that
+ *    header and body of a small frame cost one system call; a large read goes straight to
+ *    its destination, and what follows it into the buffer, in the same call.
+ * 2. Writes are handed to the kernel at once, header and body together.
+ */
+#include "transport_int.h"
+
+#include "base/fault.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#define BUFFER (16u << 10)
+
+struct tcp_stream {
+    int fd;
+    bool wants_room;                    /* EPOLLOUT is on */
+    size_t at, end;                     /* unread bytes of the buffer */
+    char buffer[BUFFER];
+};
+
+enum hvd_status tcp_open(struct link *l, int fd, struct hvd_error *err)
+{
+    struct tcp_stream *s = malloc(sizeof *s);
+
+    if (s == NULL) {
+        fork_close(fd);
+        return error_set(err, HVD_NOMEM, -1, "no memory for a connection");
+    }
+    s->fd = fd;
+    s->wants_room = false;
+    s->at = s->end = 0;
+    l->stream = s;
+    l->ops = &tcp_ops;
+    return wait_add_socket(l->mesh, l, fd, err);
+}
+
+static ssize_t lost(struct link *l, struct hvd_error *err, const char *why)
+{
+    error_set(err, HVD_PEER_LOST, l->peer, "connection to rank %d on %s: %s", l->peer,
+              l->mesh->topology.hosts[l->peer], why);
+    return -1;
+}
+
+static bool is_later(int code)
+{
+    return code == EAGAIN || code == EWOULDBLOCK || code == EINTR;
+}
+
+static ssize_t tcp_write(struct link *l, const struct iovec *iov, int count,
+                         struct hvd_error *err)
+{
+    struct tcp_stream *s = l->stream;
+    struct msghdr msg = {.msg_iov = (struct iovec *)iov, .msg_iovlen = (size_t)count};
+    ssize_t n = FAULT("tcp.send") ? -1 : sendmsg(s->fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT);
+
+    if (n >= 0)
+        return n;
+    return is_later(errno) ? 0 : lost(l, err, strerror(errno));
+}
+
+static ssize_t from_buffer(struct tcp_stream *s, void *to, size_t bytes)
+{
+    size_t n = s->end - s->at;
+
+    n = n < bytes ? n : bytes;
+    memcpy(to, s->buffer + s->at, n);
+    s->at += n;
+    return (ssize_t)n;
+}
+
+static ssize_t tcp_read(struct link *l, void *to, size_t bytes, struct hvd_error *err)
+{
+    struct tcp_stream *s = l->stream;
+    bool direct = bytes >= BUFFER / 4;
+    struct iovec iov[2] = {{to, bytes}, {s->buffer, BUFFER}};
+    ssize_t n;
+
+    if (s->at < s->end)
+        return from_buffer(s, to, bytes);
+    n = FAULT("tcp.recv") ? -1 : readv(s->fd, direct ? iov : iov + 1, direct ? 2 : 1);
+    if (n < 0)
+        return is_later(errno) ? 0 : lost(l, err, strerror(errno));
+    if (n == 0)
+        return lost(l, err, "closed by the other side");
+    s->at = s->end = 0;
+    if (!direct) {
+        s->end = (size_t)n;
+        return from_buffer(s, to, bytes);
+    }
+    if ((size_t)n > bytes) {
+        s->end = (size_t)n - bytes;
+        n = (ssize_t)bytes;
+    }
+    return n;
+}
+
+static void tcp_want_room(struct link *l, bool want)
+{
+    struct tcp_stream *s = l->stream;
+    struct epoll_event event = {.events = want ? EPOLLIN | EPOLLOUT : EPOLLIN,
+                                .data.ptr = l};
+
+    if (l->closed || s->wants_room == want)
+        return;
+    s->wants_room = want;
+    epoll_ctl(l->mesh->epoll_sockets, EPOLL_CTL_MOD, s->fd, &event);
+}
+
+/* What the peer has sent and nobody wants is read away first: closing a socket with
+ * unread bytes makes the kernel throw away what the peer has not read yet. */
+static void tcp_close(struct link *l)
+{
+    struct tcp_stream *s = l->stream;
+
+    if (s == NULL)
+        return;
+    shutdown(s->fd, SHUT_WR);
+    for (int i = 0; i < 64 && recv(s->fd, s->buffer, BUFFER, MSG_DONTWAIT) > 0; i++)
+        ;
+    fork_close(s->fd);
+    free(s);
+    l->stream = NULL;
+}
+
+const struct link_ops tcp_ops = {
+    .name = "tcp",
+    .write = tcp_write,
+    .read = tcp_read,
+    .want_room = tcp_want_room,
+    .close = tcp_close,
+};
+
+/* ---- Options ------------------------------------------------------------------------------- */
+
+/* On loopback and between namespaces of one machine bbr, which paces by its model of a
+ * path, halves the rate; reno may be chosen by everybody. */
+static bool is_own_machine(int fd)
+{
+    struct sockaddr_storage us, them;
+    socklen_t a = sizeof us, b = sizeof them;
+
+    if (getsockname(fd, (struct sockaddr *)&us, &a) != 0 ||
+        getpeername(fd, (struct sockaddr *)&them, &b) != 0 ||
+        us.ss_family != them.ss_family)
+        return false;
+    if (us.ss_family == AF_INET)
+        return ((struct sockaddr_in *)&us)->sin_addr.s_addr ==
+                   ((struct sockaddr_in *)&them)->sin_addr.s_addr ||
+               ntohl(((struct sockaddr_in *)&them)->sin_addr.s_addr) >> 24 == 127;
+    return memcmp(&((struct sockaddr_in6 *)&us)->sin6_addr,
+                  &((struct sockaddr_in6 *)&them)->sin6_addr, 16) == 0;
+}
+
+void tcp_tune(int fd, const struct config *conf, bool same_machine)
+{
+    const char *name = conf->tcp_congestion;
+    char now[16] = "";
+    socklen_t n = sizeof now;
+    int one = 1;
+
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    if (strcmp(name, "keep") == 0)
+        return;
+    if (strcmp(name, "auto") == 0) {
+        if (getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, now, &n) != 0 ||
+            strncmp(now, "bbr", 3) != 0 || !(same_machine || is_own_machine(fd)))
+            return;
+        name = "reno";
+    }
+    setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, (socklen_t)strlen(name));
+}
