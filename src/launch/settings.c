@@ -1,0 +1,415 @@
+/*
+ * settings.c: from words to settings.  Command line over config file over environment
+ * over defaults; an option that is not given sets no variable.
+ */
+#include "launch/settings.h"
+
+#include "base/log.h"
+#include "launch/config_file.h"
+#include "launch/worker_env.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define START_TIMEOUT_S 30
+#define GRACE_S 5                       /* contract 1.11 */
+#define KUBEXEC "/etc/mpi/kubexec.sh"
+
+static const char *value_of(const struct settings *s, enum option_id id)
+{
+    return s->options.values[id];
+}
+
+static bool has(const struct settings *s, enum option_id id)
+{
+    return s->options.values[id] != NULL;
+}
+
+/* "fusion-threshold-mb" -> "fusion_threshold_mb" */
+static void destination(const char *option, char *name, size_t capacity)
+{
+    while (*option == '-')
+        option++;
+    snprintf(name, capacity, "%s", option);
+    for (char *p = name; *p != '\0'; p++)
+        if (*p == '-')
+            *p = '_';
+}
+
+static enum hvd_status read_integer(const struct settings *s, enum option_id id,
+                                    const char *name, int low, int *value_p,
+                                    struct hvd_error *err)
+{
+    const char *text = value_of(s, id);
+    long value;
+
+    if (text == NULL)
+        return HVD_OK;
+    errno = 0;
+    value = strtol(text, NULL, 10);
+    if (errno != 0 || value < low || value > INT32_MAX)
+        return error_set(err, HVD_INVALID, -1, "%s=%.64s must be >= %d", name, text, low);
+    *value_p = (int)value;
+    return HVD_OK;
+}
+
+/* ---- knobs ------------------------------------------------------------------------ */
+
+/* As Python writes a float: 20 becomes 20.0. */
+static void format_float(const char *text, char *buffer, size_t capacity)
+{
+    double value = strtod(text, NULL);
+
+    for (int digits = 1; digits <= 17; digits++) {
+        snprintf(buffer, capacity, "%.*g", digits, value);
+        if (strtod(buffer, NULL) == value)
+            break;
+    }
+    if (strpbrk(buffer, ".en") == NULL)
+        snprintf(buffer + strlen(buffer), capacity - strlen(buffer), ".0");
+}
+
+static bool is_float(const struct config_row *c)
+{
+    return strcmp(c->name, "CYCLE_TIME") == 0 ||
+           strcmp(c->name, "AUTOTUNE_GAUSSIAN_PROCESS_NOISE") == 0;
+}
+
+static enum hvd_status check_knob(const struct config_row *c, const char *text,
+                                  struct hvd_error *err)
+{
+    double value = strtod(text, NULL), high = c->high;
+    char name[80];
+
+    destination(c->option, name, sizeof name);
+    if (c->type == CONFIG_TEXT && strcmp(c->name, "THREAD_AFFINITY") != 0)
+        return HVD_OK;
+    if (c->type == CONFIG_BOOLEAN)
+        return HVD_OK;
+    if (strcmp(c->name, "AUTOTUNE_GAUSSIAN_PROCESS_NOISE") == 0 &&
+        !(value >= 0 && value <= 1))
+        return error_set(err, HVD_INVALID, -1, "%s=%.64s must be in range [0, 1]", name,
+                         text);
+    if (!(value >= 0))
+        return error_set(err, HVD_INVALID, -1, "%s=%.64s must be >= 0", name, text);
+    if (c->flags & CONFIG_MB)
+        high /= 1 << 20;
+    if (c->type != CONFIG_TEXT && value > high)
+        return error_set(err, HVD_INVALID, -1, "%s=%.64s must be <= %.12g", name, text,
+                         high);
+    return HVD_OK;
+}
+
+static void export_knob(struct settings *s, const struct config_row *c, const char *text)
+{
+    char name[96], number[64];
+
+    snprintf(name, sizeof name, "HOROVOD_%s", c->name);
+    if (c->flags & CONFIG_MB)
+        env_set(&s->knobs, name, "%lld", strtoll(text, NULL, 10) << 20);
+    else if (is_float(c)) {
+        format_float(text, number, sizeof number);
+        env_set(&s->knobs, name, "%s", number);
+    } else
+        env_set(&s->knobs, name, "%s", text);
+}
+
+static bool is_on(const char *text)
+{
+    return text != NULL && strcmp(text, "1") == 0;
+}
+
+/* Variables of autotune only when it is on, marks of cycles only with a timeline. */
+static bool is_exported(const struct settings *s, const struct config_row *c)
+{
+    bool is_autotune = strncmp(c->name, "AUTOTUNE", 8) == 0;
+
+    if (is_autotune)
+        return is_on(s->options.config[config_find("AUTOTUNE")]);
+    if (strcmp(c->name, "TIMELINE_MARK_CYCLES") == 0)
+        return s->options.config[config_find("TIMELINE")] != NULL;
+    return true;
+}
+
+static enum hvd_status export_knobs(struct settings *s, struct hvd_error *err)
+{
+    for (int i = 0; i < config_row_count; i++) {
+        const char *text = s->options.config[i];
+
+        if (text == NULL)
+            continue;
+        TRY(check_knob(&config_rows[i], text, err));
+        if (is_exported(s, &config_rows[i]))
+            export_knob(s, &config_rows[i], text);
+    }
+    if (has(s, OPTION_ID_TCP))
+        env_set(&s->knobs, "NCCL_IB_DISABLE", "1");
+    return HVD_OK;
+}
+
+/* Options of options.def that are the other half of a config row. */
+static void merge_aliases(struct settings *s)
+{
+    static const struct {
+        enum option_id id;
+        const char *row, *value;
+        bool is_deprecated;
+    } aliases[] = {{OPTION_ID_LOG_WITH_TIME, "LOG_HIDE_TIME", "0", false},
+                   {OPTION_ID_LOG_HIDE_TIME, "LOG_HIDE_TIME", "1", true},
+                   {OPTION_ID_NO_LOG_HIDE_TIME, "LOG_HIDE_TIME", "0", true},
+                   {OPTION_ID_STALL_CHECK, "STALL_CHECK_DISABLE", "0", false}};
+
+    for (size_t i = 0; i < sizeof aliases / sizeof aliases[0]; i++) {
+        if (!has(s, aliases[i].id))
+            continue;
+        s->options.config[config_find(aliases[i].row)] = aliases[i].value;
+        if (aliases[i].is_deprecated)
+            fprintf(stderr, "horovodrun: warning: %s is deprecated; use %s\n",
+                    option_rows[aliases[i].id].names[0],
+                    aliases[i].value[0] == '1' ? "--log-without-timestamp"
+                                               : "--log-with-timestamp");
+    }
+}
+
+/* ---- hosts, network, command ------------------------------------------------------ */
+
+static enum hvd_status read_hosts(struct settings *s, struct hvd_error *err)
+{
+    char text[64];
+
+    if (has(s, OPTION_ID_HOSTS))
+        return hosts_parse(value_of(s, OPTION_ID_HOSTS), &s->hosts, err);
+    if (has(s, OPTION_ID_HOSTFILE))
+        return hosts_read_file(value_of(s, OPTION_ID_HOSTFILE), &s->hosts, err);
+    snprintf(text, sizeof text, "localhost:%d", s->np);
+    return hosts_parse(text, &s->hosts, err);
+}
+
+static enum hvd_status add_nics(struct settings *s, const char *text,
+                                struct hvd_error *err)
+{
+    char *copy = strdup(text), *rest = NULL;
+    char **nics;
+
+    for (char *nic = copy == NULL ? NULL : strtok_r(copy, ", ", &rest); nic != NULL;
+         nic = strtok_r(NULL, ", ", &rest)) {
+        bool is_known = false;
+
+        for (int i = 0; i < s->nic_count; i++)
+            is_known |= strcmp(s->nics[i], nic) == 0;
+        if (is_known)
+            continue;
+        nics = realloc(s->nics, ((size_t)s->nic_count + 2) * sizeof *nics);
+        if (nics == NULL)
+            break;
+        s->nics = nics;
+        s->nics[s->nic_count++] = strdup(nic);
+        s->nics[s->nic_count] = NULL;
+    }
+    free(copy);
+    return s->nics == NULL && *text != '\0'
+               ? error_set(err, HVD_INVALID, -1, "'%.64s' names no network interface", text)
+               : HVD_OK;
+}
+
+static enum hvd_status read_nics(struct settings *s, struct hvd_error *err)
+{
+    static const enum option_id ids[] = {OPTION_ID_NETWORK_INTERFACE,
+                                         OPTION_ID_NETWORK_INTERFACES};
+    const char *own = config_foreign("HOROVOD_GLOO_IFACE");
+
+    for (int k = 0; k < 2; k++)
+        for (int i = 0; i < s->options.list_counts[ids[k]]; i++) {
+            const char *text = s->options.lists[ids[k]][i];
+
+            if (k == 0 && strchr(text, ',') != NULL)
+                fprintf(stderr, "horovodrun: warning: a list for --network-interface is "
+                                "deprecated; use --network-interfaces\n");
+            TRY(add_nics(s, text, err));
+        }
+    if (own == NULL || *own == '\0')
+        return HVD_OK;
+    if (s->nic_count == 0)
+        return add_nics(s, own, err);
+    fprintf(stderr, "horovodrun: warning: HOROVOD_GLOO_IFACE=%s is overridden by "
+                    "--network-interface\n", own);
+    return HVD_OK;
+}
+
+static bool is_assignment(const char *word)
+{
+    const char *equals = strchr(word, '=');
+    const char *slash = strchr(word, '/');
+
+    return equals != NULL && equals != word && (slash == NULL || slash > equals);
+}
+
+static enum hvd_status read_command(struct settings *s, struct hvd_error *err)
+{
+    const char *const *word = s->options.command;
+    int left = s->options.command_count;
+
+    for (int i = 0; i < s->options.list_counts[OPTION_ID_ENV]; i++)
+        env_put(&s->assigned, s->options.lists[OPTION_ID_ENV][i]);
+    s->forward = s->options.lists[OPTION_ID_ENV];
+    s->forward_count = s->options.list_counts[OPTION_ID_ENV];
+    for (; left > 0 && is_assignment(*word); word++, left--)
+        env_put(&s->assigned, *word);
+    if (left > 0 && strcmp(*word, "--") == 0)
+        word++, left--;
+    s->command = word;
+    if (left == 0)
+        return error_set(err, HVD_INVALID, -1, "the command to run is missing");
+    return HVD_OK;
+}
+
+/* ---- limits and the rest ---------------------------------------------------------- */
+
+static int positive_variable(const char *name, int otherwise)
+{
+    const char *text = config_foreign(name);
+    int value = text == NULL ? 0 : atoi(text);
+
+    return value > 0 ? value : otherwise;
+}
+
+static enum hvd_status read_limits(struct settings *s, const struct config *conf,
+                                   struct hvd_error *err)
+{
+    int grace_s = GRACE_S, start_s = 0;
+
+    TRY(read_integer(s, OPTION_ID_START_TIMEOUT, "start_timeout", 0, &start_s, err));
+    TRY(read_integer(s, OPTION_ID_GRACE, "grace_period", 0, &grace_s, err));
+    TRY(read_integer(s, OPTION_ID_SSH_PORT, "ssh_port", 1, &s->ssh_port, err));
+    if (s->ssh_port > 65535)
+        return error_set(err, HVD_INVALID, -1, "ssh_port=%d must be <= 65535",
+                         s->ssh_port);
+    if (grace_s > 86400)
+        return error_set(err, HVD_INVALID, -1, "grace_period=%d must be <= 86400",
+                         grace_s);
+    s->grace_ms = grace_s * 1000;
+    s->start_timeout_s = start_s > 0 ? start_s
+                                     : positive_variable("HOROVOD_START_TIMEOUT",
+                                                         START_TIMEOUT_S);
+    s->timeout_s = conf->timeout_s;
+    s->heartbeat_s = conf->heartbeat_s;
+    s->payload_fd = s->result_fd = -1;
+    TRY(read_integer(s, OPTION_ID_PAYLOAD_FD, "payload_fd", 3, &s->payload_fd, err));
+    return read_integer(s, OPTION_ID_RESULT_FD, "result_fd", 3, &s->result_fd, err);
+}
+
+static void read_flags(struct settings *s)
+{
+    const char *agent = config_foreign("OMPI_MCA_plm_rsh_agent");
+
+    s->verbose = has(s, OPTION_ID_VERBOSE);
+    s->timestamps = has(s, OPTION_ID_PREFIX_TIMESTAMP);
+    s->no_bind = has(s, OPTION_ID_NO_BIND);
+    s->skip_host_keys = has(s, OPTION_ID_NO_HOST_KEY_CHECK);
+    s->output_dir = value_of(s, OPTION_ID_OUTPUT_FILENAME);
+    s->ssh_identity = value_of(s, OPTION_ID_SSH_IDENTITY_FILE);
+    s->remote_shell = agent != NULL && strcmp(agent, KUBEXEC) == 0 ? KUBEXEC : NULL;
+    if (has(s, OPTION_ID_MPI))
+        s->controller = CONTROLLER_MPI;
+    if (has(s, OPTION_ID_JSRUN))
+        s->controller = CONTROLLER_JSRUN;
+    s->is_elastic = has(s, OPTION_ID_DISCOVERY) || has(s, OPTION_ID_MIN_NP);
+}
+
+static void read_environment(struct settings *s)
+{
+    struct env own;
+
+    env_init(&own);
+    env_add_own(&own);
+    for (int i = 0; i < own.count; i++)
+        if (!worker_env_is_private(own.items[i]))
+            env_put(&s->base, own.items[i]);
+    env_release(&own);
+}
+
+static enum hvd_status read_np(struct settings *s, bool *usage_p, struct hvd_error *err)
+{
+    if (!has(s, OPTION_ID_NUM_PROC)) {
+        *usage_p = true;
+        return error_set(err, HVD_INVALID, -1,
+                         "the following arguments are required: -np/--num-proc");
+    }
+    TRY(read_integer(s, OPTION_ID_NUM_PROC, "num_proc", 1, &s->np, err));
+    if (s->np > 1 << 20)
+        return error_set(err, HVD_INVALID, -1, "num_proc=%d must be <= %d", s->np,
+                         1 << 20);
+    return HVD_OK;
+}
+
+/* min <= np <= max and the rest of what an elastic job is given. */
+static enum hvd_status check_elastic(struct settings *s, bool *usage_p,
+                                     struct hvd_error *err)
+{
+    int min = s->np, max = INT32_MAX, other = 0;
+
+    TRY(read_integer(s, OPTION_ID_MIN_NP, "min_num_proc", 1, &min, err));
+    TRY(read_integer(s, OPTION_ID_MAX_NP, "max_num_proc", 1, &max, err));
+    TRY(read_integer(s, OPTION_ID_SLOTS_PER_HOST, "slots_per_host", 1, &other, err));
+    TRY(read_integer(s, OPTION_ID_ELASTIC_TIMEOUT, "elastic_timeout", 1, &other, err));
+    TRY(read_integer(s, OPTION_ID_RESET_LIMIT, "reset_limit", 0, &other, err));
+    if (!s->is_elastic)
+        return HVD_OK;
+    if (min > s->np || s->np > max) {
+        *usage_p = true;
+        return error_set(err, HVD_INVALID, -1,
+                         "min-np %d, np %d and max-np %d must not decrease", min, s->np,
+                         max);
+    }
+    return error_set(err, HVD_UNSUPPORTED, -1,
+                     "elastic jobs (--min-np, --host-discovery-script) are not available "
+                     "in this version");
+}
+
+enum hvd_status settings_read(int argc, char **argv, struct settings *s, bool *usage_p,
+                              struct hvd_error *err)
+{
+    struct config conf;
+    enum hvd_status status;
+
+    memset(s, 0, sizeof *s);
+    env_init(&s->base);
+    env_init(&s->knobs);
+    env_init(&s->assigned);
+    *usage_p = true;
+    TRY(options_parse(argc, argv, &s->options, err));
+    *usage_p = false;
+    read_flags(s);
+    TRY(read_np(s, usage_p, err));
+    merge_aliases(s);
+    TRY(config_file_merge(s, err));
+    TRY(export_knobs(s, err));
+    read_environment(s);
+    *usage_p = true;
+    TRY(read_command(s, err));
+    *usage_p = false;
+    TRY(read_hosts(s, err));
+    TRY(read_nics(s, err));
+    TRY(check_elastic(s, usage_p, err));
+    status = config_read(&conf, err);
+    if (status == HVD_OK)
+        status = read_limits(s, &conf, err);
+    config_release(&conf);
+    return status;
+}
+
+void settings_release(struct settings *s)
+{
+    options_release(&s->options);
+    hosts_release(&s->hosts);
+    env_release(&s->base);
+    env_release(&s->knobs);
+    env_release(&s->assigned);
+    for (int i = 0; i < s->nic_count; i++)
+        free(s->nics[i]);
+    free(s->nics);
+    config_file_release(s);
+}

@@ -1,0 +1,38 @@
+/*
+ * sink.h: a terminal, pipe or file the launcher writes whole lines to, without ever
+ * blocking the event loop.
+ */
+#ifndef HVD_LAUNCH_SINK_H
+#define HVD_LAUNCH_SINK_H
+
+#include "base/strbuf.h"
+
+#include <uv.h>
+
+#define SINK_HIGH (4u << 20)
+#define SINK_LOW (1u << 20)
+
+struct sink {
+    int fd;                             /* -1: broken, everything is thrown away */
+    bool is_ours;                       /* fd is a description of our own */
+    bool is_watched, has_poll, is_socket;
+    uv_poll_t poll;
+    struct strbuf buf;
+    size_t at;
+    int owner;                          /* who wrote last */
+    char last;                          /* the last byte, '\n' at the start */
+    void (*on_drained)(struct sink *sink);
+    void *data;
+};
+
+/* Writes to a copy of fd that does not block; fd itself stays as it is. */
+void sink_open(struct sink *sink, uv_loop_t *loop, int fd);
+void sink_close(struct sink *sink);
+
+/* One line or piece of `owner`, with its prefix where a line starts.  A line another owner
+ * has left without an end is ended first. */
+void sink_put(struct sink *sink, int owner, const char *prefix, const char *bytes,
+              size_t count);
+size_t sink_unwritten(const struct sink *sink);
+
+#endif
