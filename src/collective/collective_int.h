@@ -98,6 +98,7 @@ struct coll_alg {
     void (*release)(struct coll_task *task);            /* NULL: nothing to give back */
     bool (*needs_us)(const struct coll_task *task);     /* NULL: only until published */
     bool (*has_come)(const struct coll_task *task, int member); /* NULL: by the board */
+    bool (*is_committed)(const struct coll_task *task);         /* NULL: by the board */
 };
 
 /* table.c */

@@ -7,13 +7,16 @@
 #include "collective/collective_int.h"
 
 #define ALGORITHMS(X)                                                                  \
-    X(allreduce_alone) X(allreduce_slot) X(allreduce_shared)                           \
-    X(allgather_alone) X(allgather_board)                                              \
-    X(broadcast_alone) X(broadcast_board)                                              \
-    X(alltoall_alone) X(alltoall_board)                                                \
-    X(reducescatter_alone) X(reducescatter_board)                                      \
-    X(barrier_alone) X(barrier_board)                                                  \
-    X(adasum_alone)
+    X(allreduce_alone) X(allreduce_slot) X(allreduce_shared) X(allreduce_hier)         \
+    X(allreduce_gather) X(allreduce_pairwise)                                          \
+    X(allgather_alone) X(allgather_board) X(allgather_hier) X(allgather_bruck)         \
+    X(allgather_pairwise)                                                              \
+    X(broadcast_alone) X(broadcast_board) X(broadcast_hier) X(broadcast_tree)          \
+    X(broadcast_slices)                                                                \
+    X(alltoall_alone) X(alltoall_board) X(alltoall_pairwise)                           \
+    X(reducescatter_alone) X(reducescatter_board) X(reducescatter_pairwise)            \
+    X(barrier_alone) X(barrier_board) X(barrier_hier) X(barrier_rounds)                \
+    X(adasum_alone) X(adasum_slices)
 
 #define DECLARE(name) extern const struct coll_alg name;
 ALGORITHMS(DECLARE)
@@ -30,13 +33,14 @@ const char *const table_op_names[COLL_OP_COUNT] = {
 };
 
 const char table_default_rules[] =
-    "allreduce 0-inf alone, 0-8kb slot, 0-inf shared, "
-    "allgather 0-inf alone, 0-inf board, "
-    "broadcast 0-inf alone, 0-inf board, "
-    "alltoall 0-inf alone, 0-inf board, "
-    "reducescatter 0-inf alone, 0-inf board, "
-    "barrier 0-inf alone, 0-inf board, "
-    "adasum 0-inf alone";
+    "allreduce 0-inf alone, 0-8kb slot, 0-inf shared, 0-inf hier, 0-16kb gather, "
+    "0-inf pairwise, "
+    "allgather 0-inf alone, 0-inf board, 0-inf hier, 0-64kb bruck, 0-inf pairwise, "
+    "broadcast 0-inf alone, 0-inf board, 0-inf hier, 0-256kb tree, 0-inf slices, "
+    "alltoall 0-inf alone, 0-inf board, 0-inf pairwise, "
+    "reducescatter 0-inf alone, 0-inf board, 0-inf pairwise, "
+    "barrier 0-inf alone, 0-inf board, 0-inf hier, 0-inf rounds, "
+    "adasum 0-inf alone, 0-inf slices";
 
 size_t table_state_bytes(void)
 {

@@ -196,6 +196,8 @@ bool coll_has_come(const struct coll_task *task, int member)
 /* Tasks that move messages have changed something from the start. */
 bool coll_is_committed(const struct coll_task *task)
 {
+    if (task->alg->is_committed != NULL)
+        return task->alg->is_committed(task);
     if (task->board == NULL)
         return true;
     for (int i = 0; i < task->team->count; i++)
