@@ -4,7 +4,7 @@
  * into the R outputs; any member that is awake can do the work of all.
  *
  * Each member chooses by itself how its buffers are reached, and says so in its line:
- * mapped (in its arena), by CMA, or through a ring of staged chunks (allreduce_ring.c).
+ * mapped (in its arena), by CMA, or through a ring of staged chunks (allreduce_staged.c).
  */
 #include "collective/shared_int.h"
 
@@ -31,7 +31,7 @@ static enum hvd_status fill_line(struct coll_task *t, struct hvd_error *err)
     line->ring = 0;
     if (t->bytes == 0 || mapped || (reachable && t->bytes > stage_limit(t->team)))
         return HVD_OK;
-    return ring_open(t, line, err);
+    return staged_open(t, line, err);
 }
 
 static enum hvd_status publish(struct coll_task *t, struct hvd_error *err)
@@ -260,7 +260,7 @@ static enum hvd_status claim_in_order(struct coll_task *t, bool *did_p,
             s->low++;
             continue;
         }
-        if (!ring_has(t, c))
+        if (!staged_has(t, c))
             return HVD_OK;
         if (chunk_claim(t, c)) {
             TRY(reduce_chunk(t, c, err));
@@ -278,7 +278,7 @@ static enum hvd_status work(struct coll_task *t, struct hvd_error *err)
     do {
         moved = false;
         TRY(few ? claim_few(t, &moved, err) : claim_in_order(t, &moved, err));
-        if (s->ring != NULL && ring_move(t))
+        if (s->ring != NULL && staged_move(t))
             moved = true;
         while (s->low < s->chunks && chunk_is_done(t, s->low))
             s->low++;
@@ -304,7 +304,7 @@ static enum hvd_status shared_step(struct coll_task *t, struct hvd_error *err)
     if (s->low < s->chunks)
         return HVD_AGAIN;
     if (s->ring != NULL)
-        ring_move(t);
+        staged_move(t);
     return HVD_OK;
 }
 

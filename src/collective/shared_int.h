@@ -1,4 +1,4 @@
-/* shared_int.h: the state of allreduce_shared.c and its ring, allreduce_ring.c. */
+/* shared_int.h: the state of allreduce_shared.c and its ring, allreduce_staged.c. */
 #ifndef HVD_COLLECTIVE_SHARED_INT_H
 #define HVD_COLLECTIVE_SHARED_INT_H
 
@@ -31,11 +31,11 @@ static inline size_t shared_elements(const struct coll_task *t, unsigned chunk)
 }
 
 /* Takes a ring and copies the first chunks in.  HVD_NOMEM: none left. */
-enum hvd_status ring_open(struct coll_task *t, struct board_line *line,
+enum hvd_status staged_open(struct coll_task *t, struct board_line *line,
                           struct hvd_error *err);
 /* Copies out what is done and in what there is room for; whether anything moved. */
-bool ring_move(struct coll_task *t);
+bool staged_move(struct coll_task *t);
 /* All members with rings have put the chunk in. */
-bool ring_has(const struct coll_task *t, unsigned chunk);
+bool staged_has(const struct coll_task *t, unsigned chunk);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * allreduce_ring.c: the staging of allreduce_shared.c, for buffers that others cannot
+ * allreduce_staged.c: the staging of allreduce_shared.c, for buffers that others cannot
  * reach, or not as fast.  A member copies its input chunk by chunk into a ring in its
  * arena, where it is reduced in place as any mapped buffer, and the result out of it.
  *
@@ -12,7 +12,7 @@
 
 #define RING_BYTES ((size_t)1 << 20)    /* R rings and the private buffers in L3 */
 
-static char *ring_place(const struct coll_task *t, unsigned chunk)
+static char *staged_place(const struct coll_task *t, unsigned chunk)
 {
     const struct shared *s = (const struct shared *)t->state;
     size_t bytes = s->chunk * task_type_bytes(t->call.dtype);
@@ -25,7 +25,7 @@ static void put_chunk(struct coll_task *t)
     struct shared *s = (struct shared *)t->state;
     size_t unit = task_type_bytes(t->call.dtype);
 
-    red_copy(ring_place(t, s->put),
+    red_copy(staged_place(t, s->put),
              (const char *)t->call.in + s->put * s->chunk * unit,
              shared_elements(t, s->put) * unit);
     s->put++;
@@ -36,12 +36,12 @@ static void take_chunk(struct coll_task *t)
     struct shared *s = (struct shared *)t->state;
     size_t unit = task_type_bytes(t->call.dtype);
 
-    red_copy((char *)t->call.out + s->taken * s->chunk * unit, ring_place(t, s->taken),
+    red_copy((char *)t->call.out + s->taken * s->chunk * unit, staged_place(t, s->taken),
              shared_elements(t, s->taken) * unit);
     s->taken++;
 }
 
-enum hvd_status ring_open(struct coll_task *t, struct board_line *line,
+enum hvd_status staged_open(struct coll_task *t, struct board_line *line,
                           struct hvd_error *err)
 {
     struct shared *s = (struct shared *)t->state;
@@ -63,7 +63,7 @@ enum hvd_status ring_open(struct coll_task *t, struct board_line *line,
     return HVD_OK;
 }
 
-bool ring_move(struct coll_task *t)
+bool staged_move(struct coll_task *t)
 {
     struct shared *s = (struct shared *)t->state;
     bool moved = false;
@@ -79,7 +79,7 @@ bool ring_move(struct coll_task *t)
     return moved;
 }
 
-bool ring_has(const struct coll_task *t, unsigned chunk)
+bool staged_has(const struct coll_task *t, unsigned chunk)
 {
     const struct shared *s = (const struct shared *)t->state;
 
