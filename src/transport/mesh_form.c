@@ -58,6 +58,8 @@ enum hvd_status mesh_new(const struct mesh_options *opt, const struct table *tab
 
 void mesh_free(struct mesh *m)
 {
+    if (m->gone != NULL)
+        m->gone(m, m->tell_context);
     for (int i = 0; i < m->topology.size && m->links != NULL; i++)
         link_release(&m->links[i]);
     for (int i = 0; i < m->topology.size && m->watch_connections != NULL; i++)

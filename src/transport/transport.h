@@ -62,7 +62,8 @@ struct mesh_topology {
     int *host_of;                       /* by rank: index of its host, in order of the
                                          * lowest rank of each host */
     int *local_rank_of;                 /* by rank: position among the ranks of its host */
-    int local_rank, local_size;         /* among ranks that share memory with us */
+    int local_rank, local_size;         /* among the ranks of our host; whether they
+                                         * share memory is what mesh_board says */
     int *local_ranks;                   /* by local rank: global rank */
     int cross_rank, cross_size;
     bool homogeneous;
@@ -75,11 +76,13 @@ const struct mesh_topology *mesh_topology(const struct mesh *mesh);
 
 #define MESH_MESSAGE_MAX (16u << 20)
 
+/* Called by mesh_progress; may post, send, receive and cancel, not make progress. */
 typedef void (*mesh_message_fn)(void *context, int peer, const uint8_t *bytes, size_t n);
 void mesh_on_message(struct mesh *mesh, mesh_message_fn handler, void *context);
 
 /* Copies the bytes and sends them, in order with other messages to that peer.  To self is
- * allowed: delivered by the next mesh_progress.  Errors: HVD_NOMEM, the verdict. */
+ * allowed: delivered by the next mesh_progress.  Errors: HVD_NOMEM, the verdict,
+ * HVD_SHUTDOWN (that peer has left). */
 enum hvd_status mesh_post(struct mesh *mesh, int peer, const void *bytes, size_t n,
                           struct hvd_error *err);
 
@@ -98,8 +101,9 @@ struct mesh_xfer {
 };
 
 /* Borrow the buffer and *x until x->status is not HVD_AGAIN or mesh_cancel.  The lengths
- * of both sides must agree; a longer message ends the mesh with HVD_PROTO. Tags of
- * transfers that are under way between two ranks are unique. */
+ * of both sides must agree, else the mesh ends with HVD_PROTO.  Tags of transfers that
+ * are under way between two ranks in one direction are unique.  A transfer with a peer
+ * that has said goodbye ends with HVD_SHUTDOWN. */
 void mesh_send(struct mesh *mesh, int peer, uint64_t tag, const void *data, size_t bytes,
                struct mesh_xfer *x);
 void mesh_recv(struct mesh *mesh, int peer, uint64_t tag, void *data, size_t bytes,

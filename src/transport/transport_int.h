@@ -315,8 +315,10 @@ struct mesh {
     _Atomic bool kicked;
     _Atomic bool sleeping;              /* a thread is in mesh_sleep */
     _Atomic uint64_t kicks, sleeps;
-    bool (*simulated)(void *context);   /* tests: more can move although nothing shows */
-    void *simulated_context;
+    /* Of a mesh without a watch (tests): there is a verdict; the mesh ends. */
+    void (*tell)(struct mesh *m, void *context);
+    void (*gone)(struct mesh *m, void *context);
+    void *tell_context;
 };
 
 /* mesh_form.c: what mesh_open does first; the simulator starts here, too. */

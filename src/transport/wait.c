@@ -175,8 +175,6 @@ static bool can_move(struct mesh *m)
         if (l->ops->want_room != NULL)
             l->ops->want_room(l, true);
     }
-    if (m->simulated != NULL && m->simulated(m->simulated_context))
-        return true;
     return (mesh_verdict(m) != NULL && !m->failed) || atomic_load(&m->going);
 }
 

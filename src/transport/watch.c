@@ -575,7 +575,7 @@ void watch_suspect(struct mesh *m, int peer, const struct hvd_error *why)
     struct watch *w = m->watch;
 
     if (w == NULL) {
-        verdict_set(m, why);
+        mesh_fail(m, why);
         return;
     }
     if (atomic_load(&m->links[peer].going)) {
@@ -596,4 +596,6 @@ void watch_tell(struct mesh *m)
 {
     if (m->watch != NULL)
         wake(m->watch);
+    else if (m->tell != NULL)
+        m->tell(m, m->tell_context);
 }
