@@ -1,0 +1,328 @@
+/*
+ * job.c: hvd_init and hvd_shutdown: forms the one job of this process and ends it.
+ *
+ * 1. `lock` guards the change of state; it is held while a job forms or ends.
+ * 2. Users of the job hold a reference (job_use .. job_done), so that shutdown frees the
+ *    engine only after the last of them has come back; their calls end soon, because
+ *    engine_stop has failed every operation by then.
+ * 3. A forked child has no job: the process id tells.
+ */
+#include "api/job.h"
+
+#include "base/clock.h"
+#include "base/fault.h"
+#include "base/log.h"
+#include "base/thread.h"
+#include "collective/collective.h"
+#include "horovod/driver.h"
+#include "rendezvous/rendezvous.h"
+#include "wire/handshake.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define LOG_COMPONENT "api"
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct job *_Atomic current;     /* NULL: no job */
+static atomic_uint users;               /* calls under way that use `current` */
+
+static void job_free(struct job *job, bool goodbye)
+{
+    if (job->engine != NULL)
+        engine_free(job->engine);
+    if (job->mesh != NULL)
+        mesh_close(job->mesh, goodbye);
+    if (job->rdv != NULL)
+        rdv_close(job->rdv);
+    if (job->server != NULL)
+        hvd_server_free(job->server);
+    config_release(&job->conf);
+    explicit_bzero(job->key, sizeof job->key);
+    free(job);
+}
+
+/* ---- Forming ------------------------------------------------------------------------ */
+
+static enum hvd_status check_identity(const struct config *conf, struct hvd_error *err)
+{
+    if (conf->rank >= conf->size)
+        return error_set(err, HVD_INVALID, -1,
+                         "HOROVOD_RANK is %lld, but HOROVOD_SIZE is %lld",
+                         (long long)conf->rank, (long long)conf->size);
+    if (conf->size > 1 && (conf->rendezvous_addr[0] == '\0' || conf->rendezvous_port < 0))
+        return error_set(err, HVD_INVALID, -1,
+                         "a job of %lld processes needs HOROVOD_GLOO_RENDEZVOUS_ADDR and "
+                         "HOROVOD_GLOO_RENDEZVOUS_PORT; start it with horovodrun, or see "
+                         "docs/horovodrun.md", (long long)conf->size);
+    if (strcmp(conf->security, "auth") != 0 && strcmp(conf->security, "encrypt") != 0)
+        return error_set(err, HVD_INVALID, -1,
+                         "HOROVOD_SECURITY: '%.32s' is not auth or encrypt",
+                         conf->security);
+    return HVD_OK;
+}
+
+static enum hvd_status get_key(struct job *job, struct hvd_error *err)
+{
+    bool found = false;
+
+    TRY(job_key_read(&job->conf, job->key, &found, err));
+    if (!found && job->conf.size > 1)
+        return error_set(err, HVD_INVALID, -1,
+                         "no job key: give it by HOROVOD_KEY_FD, HOROVOD_KEY_FILE or "
+                         "HOROVOD_KEY (horovodrun does)");
+    return found ? HVD_OK : hvd_key_generate(job->key, err);
+}
+
+/* What all ranks must agree on, as text. */
+static void describe_agreement(const struct job *job, const struct hvd_options *opt,
+                               bool dynamic, char *text, size_t capacity)
+{
+    size_t used = (size_t)snprintf(text, capacity, "size %lld, security %s, dynamic sets %d",
+                                   (long long)job->conf.size, job->conf.security, dynamic);
+
+    for (int i = 0; opt != NULL && i < opt->set_count && used < capacity; i++) {
+        used += (size_t)snprintf(text + used, capacity - used, ", set %d [", i + 1);
+        for (int k = 0; k < opt->sets[i].rank_count && used < capacity; k++)
+            used += (size_t)snprintf(text + used, capacity - used, "%s%d",
+                                     k > 0 ? " " : "", opt->sets[i].ranks[k]);
+        if (used < capacity)
+            used += (size_t)snprintf(text + used, capacity - used, "]");
+    }
+}
+
+static void describe_self(struct table_entry *self, const struct job *job,
+                          const struct hvd_options *opt, bool dynamic)
+{
+    uint32_t code;
+
+    self->rank = (int32_t)job->conf.rank;
+    self->size = (int32_t)job->conf.size;
+    self->local_rank = (int32_t)job->conf.local_rank;
+    self->local_size = (int32_t)job->conf.local_size;
+    self->cross_rank = (int32_t)job->conf.cross_rank;
+    self->cross_size = (int32_t)job->conf.cross_size;
+    self->pid = (int32_t)getpid();
+    self->generation = (uint32_t)job->conf.generation;
+    snprintf(self->version, sizeof self->version, "%s", hvd_version());
+    describe_agreement(job, opt, dynamic, self->config_text, sizeof self->config_text);
+    for (size_t i = 0; i < sizeof self->config_hash; i += 4) {
+        self->config_text[sizeof self->config_text - 1] = '\0';
+        code = hash_code(self->config_text, strlen(self->config_text)) + (uint32_t)i;
+        memcpy(self->config_hash + i, &code, 4);
+    }
+}
+
+static enum hvd_status serve(struct job *job, struct hvd_error *err)
+{
+    const char *addr = job->conf.rendezvous_addr;
+    struct hvd_server_options opt = {
+        .size = sizeof opt, .key = job->key, .job_id = job->conf.job_id,
+        .listen_addrs = &addr, .listen_addr_count = 1,
+        .port = (uint16_t)job->conf.rendezvous_port,
+        .worker_count = (int)job->conf.size, .timeout_s = job->conf.timeout_s,
+    };
+
+    if (!job->conf.rendezvous_serve || job->conf.rank != 0)
+        return HVD_OK;
+    return hvd_server_new(&opt, &job->server, err);
+}
+
+static enum hvd_status meet(struct job *job, const struct table_entry *self,
+                            uint64_t deadline_us, struct table *table,
+                            struct hvd_error *err)
+{
+    struct rdv_options opt = {
+        .addrs = job->conf.rendezvous_addr, .port = (uint16_t)job->conf.rendezvous_port,
+        .key = job->key, .job_id = job->conf.job_id,
+        .generation = (uint32_t)job->conf.generation, .deadline_us = deadline_us,
+    };
+
+    if (job->conf.size > 1)
+        return rdv_join(&opt, self, &job->rdv, table, err);
+    table->generation = opt.generation;
+    table->count = 1;
+    table->entries = malloc(sizeof *table->entries);
+    if (table->entries == NULL)
+        return error_set(err, HVD_NOMEM, -1, "no memory for the table");
+    table->entries[0] = *self;
+    return HVD_OK;
+}
+
+static enum hvd_status form_mesh(struct job *job, const struct hvd_options *opt,
+                                 bool dynamic, struct hvd_error *err)
+{
+    uint64_t deadline_us = clock_us() + (uint64_t)(job->conf.timeout_s * 1e6);
+    struct mesh_options mesh_opt = {
+        .conf = &job->conf, .key = job->key, .job_id = job->conf.job_id,
+        .generation = (uint32_t)job->conf.generation, .deadline_us = deadline_us,
+        .board_bytes = coll_board_bytes(),
+    };
+    struct table_entry *self = calloc(1, sizeof *self);
+    struct mesh_listener *listener = NULL;
+    struct table table = {0};
+    enum hvd_status status = HVD_OK;
+
+    if (self == NULL)
+        return error_set(err, HVD_NOMEM, -1, "no memory for the table");
+    describe_self(self, job, opt, dynamic);
+    TRY_OUT(serve(job, err));
+    TRY_OUT(mesh_listen(&mesh_opt, self, &listener, err));
+    status = meet(job, self, deadline_us, &table, err);
+    if (status != HVD_OK) {
+        mesh_listener_free(listener);
+        goto out;
+    }
+    status = mesh_open(&mesh_opt, listener, &table, &job->mesh, err);
+out:
+    table_release(&table);
+    free(self);
+    return status;
+}
+
+static int hierarchical(const char *text)
+{
+    return text[0] == '\0' ? -1 : strcmp(text, "0") != 0;
+}
+
+static enum hvd_status start_engine(struct job *job, const struct hvd_options *opt,
+                                    bool dynamic, struct hvd_error *err)
+{
+    struct engine_options engine_opt = {.mesh = job->mesh, .conf = &job->conf,
+                                        .dynamic_sets = dynamic, .thread = true};
+
+    if (job->conf.algorithms[0] != '\0')
+        TRY(coll_set_rules(job->conf.algorithms, err));
+    coll_set_hierarchical(hierarchical(job->conf.hierarchical_allreduce),
+                          hierarchical(job->conf.hierarchical_allgather));
+    TRY(engine_new(&engine_opt, &job->engine, err));
+    for (int i = 0; opt != NULL && i < opt->set_count; i++)
+        TRY(engine_add_static_set(job->engine, opt->sets[i].ranks,
+                                  opt->sets[i].rank_count, err));
+    return HVD_OK;
+}
+
+static enum hvd_status check_sets(const struct job *job, const struct hvd_options *opt,
+                                  struct hvd_error *err)
+{
+    for (int i = 0; opt != NULL && i < opt->set_count; i++) {
+        const struct hvd_set_spec *s = &opt->sets[i];
+
+        if (s->rank_count < 1)
+            return error_set(err, HVD_INVALID, -1, "process set %d has no ranks", i);
+        for (int k = 0; k < s->rank_count; k++)
+            if (s->ranks[k] < 0 || s->ranks[k] >= job->conf.size ||
+                (k > 0 && s->ranks[k] <= s->ranks[k - 1]))
+                return error_set(err, HVD_INVALID, -1,
+                                 "process set %d: rank %d is out of range 0..%lld, or the "
+                                 "ranks are not in ascending order", i, s->ranks[k],
+                                 (long long)job->conf.size - 1);
+    }
+    return HVD_OK;
+}
+
+static enum hvd_status form(struct job *job, const struct hvd_options *opt,
+                            struct hvd_error *err)
+{
+    bool dynamic;
+
+    TRY(config_read(&job->conf, err));
+    TRY(identity_complete(&job->conf, err));
+    dynamic = job->conf.dynamic_process_sets || (opt != NULL && opt->dynamic_sets);
+    log_set_rank((int)job->conf.rank);
+    if (!fault_setup(job->conf.fault, (int)job->conf.rank))
+        return error_set(err, HVD_INVALID, -1, "HOROVOD_FAULT is not understood");
+    TRY(check_identity(&job->conf, err));
+    TRY(check_sets(job, opt, err));
+    TRY(get_key(job, err));
+    TRY(form_mesh(job, opt, dynamic, err));
+    job->owner_pid = getpid();
+    return start_engine(job, opt, dynamic, err);
+}
+
+enum hvd_status hvd_init(const struct hvd_options *opt, struct hvd_error *err)
+{
+    struct hvd_error local;
+    struct job *job;
+    enum hvd_status status = HVD_OK;
+
+    if (err == NULL)
+        err = &local;
+    pthread_mutex_lock(&lock);
+    job = atomic_load(&current);
+    if (job != NULL && job->owner_pid != getpid()) {
+        /* A forked child may have a job of its own; the parent's objects stay as they
+         * are, its descriptors are closed already. */
+        atomic_store(&current, NULL);
+        atomic_store(&users, 0);
+        job = NULL;
+    }
+    if (job != NULL)
+        goto out;
+    job = calloc(1, sizeof *job);
+    if (job == NULL) {
+        status = error_set(err, HVD_NOMEM, -1, "no memory for a job");
+        goto out;
+    }
+    status = form(job, opt, err);
+    if (status != HVD_OK) {
+        if (job->engine != NULL)
+            engine_stop(job->engine);
+        job_free(job, false);
+        goto out;
+    }
+    atomic_store(&current, job);
+out:
+    pthread_mutex_unlock(&lock);
+    return status;
+}
+
+void hvd_shutdown(void)
+{
+    struct job *job;
+    bool goodbye;
+
+    pthread_mutex_lock(&lock);
+    job = atomic_load(&current);
+    if (job == NULL || job->owner_pid != getpid())
+        goto out;
+    engine_stop(job->engine);
+    goodbye = mesh_verdict(job->mesh) == NULL;
+    atomic_store(&current, NULL);
+    for (unsigned n; (n = atomic_load(&users)) != 0;)
+        thread_wait(&users, n, 1000);
+    job_free(job, goodbye);
+out:
+    pthread_mutex_unlock(&lock);
+}
+
+/* ---- Using --------------------------------------------------------------------------- */
+
+struct job *job_use(struct hvd_error *err)
+{
+    struct job *job;
+
+    atomic_fetch_add(&users, 1);
+    job = atomic_load(&current);
+    if (job != NULL && job->owner_pid == getpid())
+        return job;
+    if (job != NULL)
+        error_set(err, HVD_FORKED, -1,
+                  "Horovod cannot be used in a forked child; call it in the process that "
+                  "called init, or call init in the child");
+    else
+        error_set(err, HVD_NOT_INIT, -1,
+                  "Horovod has not been initialized; use hvd.init()");
+    job_done();
+    return NULL;
+}
+
+void job_done(void)
+{
+    if (atomic_fetch_sub(&users, 1) == 1 && atomic_load(&current) == NULL)
+        thread_wake_all(&users);
+}

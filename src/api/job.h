@@ -1,0 +1,27 @@
+/* job.h: the job of this process, inside src/api. */
+#ifndef HVD_API_JOB_H
+#define HVD_API_JOB_H
+
+#include "api/identity.h"
+#include "base/config.h"
+#include "base/hash.h"
+#include "engine/engine.h"
+#include "transport/transport.h"
+
+#include <sys/types.h>
+
+struct job {
+    struct config conf;
+    uint8_t key[32];
+    struct hvd_server *server;          /* rank 0 of a job without a launcher */
+    struct rdv_client *rdv;
+    struct mesh *mesh;
+    struct engine *engine;
+    pid_t owner_pid;
+};
+
+/* The job, kept alive until job_done; NULL (and no job_done): err says why. */
+struct job *job_use(struct hvd_error *err);
+void job_done(void);
+
+#endif

@@ -1,0 +1,330 @@
+/*
+ * cycle.c: who drives the engine, and one turn of it.
+ *
+ * The baton has one holder at a time.  The engine's thread sleeps in mesh_sleep without it;
+ * a thread that waits for a handle takes it when it is free, drives while it spins, and
+ * gives it back (mesh armed again) before it sleeps on its handle.  So the thread is always
+ * the one that sleeps for the mesh, and a short wait needs no switch of threads.
+ */
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/thread.h"
+#include "engine/engine_int.h"
+
+#include <sched.h>
+#include <stdlib.h>
+
+#define LOG_COMPONENT "engine"
+/* How long what is committed may take to finish once a rank has left. */
+#define LINGER_US 2000000
+/* Ranks above CPUs: yields before sleeping; about half a millisecond in all. */
+#define YIELDS 300
+
+/* ---- The baton --------------------------------------------------------------------- */
+
+bool baton_try(struct engine *e)
+{
+    unsigned free_baton = 0;
+
+    return atomic_compare_exchange_strong_explicit(&e->baton, &free_baton, 1,
+                                                   memory_order_acquire,
+                                                   memory_order_relaxed);
+}
+
+void baton_take(struct engine *e)
+{
+    while (!baton_try(e)) {
+        /* Marked as wanted, so that the holder wakes us. */
+        unsigned seen = atomic_exchange_explicit(&e->baton, 2, memory_order_acquire);
+
+        if (seen == 0)
+            return;
+        thread_wait(&e->baton, 2, -1);
+    }
+}
+
+void baton_give(struct engine *e)
+{
+    if (atomic_exchange_explicit(&e->baton, 0, memory_order_release) == 2)
+        thread_wake_all(&e->baton);
+}
+
+/* Between two pieces of work: lets a thread that wants to submit something come in. */
+static void baton_offer(struct engine *e)
+{
+    if (atomic_load_explicit(&e->baton, memory_order_relaxed) != 2)
+        return;
+    baton_give(e);
+    sched_yield();
+    baton_take(e);
+}
+
+/* ---- One turn ---------------------------------------------------------------------- */
+
+static bool coordinate(struct engine *e, struct pset *s)
+{
+    struct message_head head = {.kind = MESSAGE_RESPONSES, .set = (uint32_t)s->id,
+                                .epoch = s->epoch};
+    struct hvd_error err;
+    struct strbuf out;
+    uint32_t count = 0;
+    uint64_t now_us;
+
+    if (!neg_has_work(s->neg))
+        return false;
+    now_us = clock_us();
+    strbuf_init(&out);
+    put_message_head(&out, &head);
+    if (neg_emit(s->neg, now_us, &out, &count, &err) != HVD_OK || out.failed) {
+        error_set(&err, HVD_NOMEM, e->topo->rank, "no memory for responses");
+        mesh_fail(e->mesh, &err);
+    } else if (count > 0) {
+        patch_message_count(&out, 0, count);
+        for (int m = 1; m < s->count; m++)
+            if (mesh_post(e->mesh, s->ranks[m], out.text, out.length, &err) != HVD_OK)
+                mesh_fail(e->mesh, &err);
+        engine_on_message(e, e->topo->rank, (const uint8_t *)out.text, out.length);
+    }
+    strbuf_release(&out);
+    return count > 0;
+}
+
+/* Negotiates over every set; true if something moved. */
+static bool negotiate_all(struct engine *e)
+{
+    bool moved = false;
+
+    for (int i = 0; i < TEAM_SLOTS; i++) {
+        struct pset *s = e->sets[i];
+
+        if (s == NULL || s->self < 0)
+            continue;
+        if (s->request_count > 0 || s->hit_count > 0) {
+            member_flush(e, s);
+            moved = true;
+        }
+        if (s->neg != NULL)
+            moved |= coordinate(e, s);
+        if (!list_is_empty(&s->responses)) {
+            uint32_t before = s->seq;
+
+            member_process(e, s);
+            s = e->sets[i];             /* a response may have removed it */
+            moved |= s != NULL && s->seq != before;
+        }
+    }
+    return moved;
+}
+
+static void check_verdict(struct engine *e)
+{
+    const struct hvd_error *verdict = mesh_verdict(e->mesh);
+
+    if (verdict != NULL && atomic_load(&e->state) != ENGINE_FAILED)
+        engine_fail(e, ENGINE_FAILED, verdict);
+    if (atomic_load(&e->state) == ENGINE_LEFT && e->open_entries > 0 &&
+        clock_us() > e->linger_until_us)
+        for (int i = 0; i < TEAM_SLOTS; i++)
+            if (e->sets[i] != NULL)
+                pset_fail(e, e->sets[i], HVD_SHUTDOWN, &e->failure, true);
+}
+
+/* Everything that can be done now; true if something moved.  Owner of the baton. */
+bool engine_progress(struct engine *e)
+{
+    bool moved;
+
+    moved = mesh_progress(e->mesh) > 0;
+    moved |= negotiate_all(e);
+    moved |= direct_step_all(e);
+    moved |= execute_step_all(e);
+    check_verdict(e);
+    return moved;
+}
+
+/* Nothing new starts from here on; what is not committed fails now.  A verdict of the mesh
+ * ends the rest as well; when a rank has left in order, the rest may finish. */
+void engine_fail(struct engine *e, enum engine_state state, const struct hvd_error *why)
+{
+    if (atomic_load(&e->state) >= state)
+        return;
+    e->failure = *why;
+    atomic_store(&e->state, state);
+    e->linger_until_us = clock_us() + LINGER_US;
+    if (state == ENGINE_FAILED && e->open_entries > 0)
+        log_debug("%s: %s", hvd_status_text(why->status), why->text);
+    for (int i = 0; i < TEAM_SLOTS; i++)
+        if (e->sets[i] != NULL)
+            pset_fail(e, e->sets[i], why->status, why, state == ENGINE_FAILED);
+}
+
+void engine_crank(struct engine *e)
+{
+    baton_take(e);
+    engine_progress(e);
+    baton_give(e);
+}
+
+/* ---- Sleeping ---------------------------------------------------------------------- */
+
+static bool tasks_need_us(const struct engine *e)
+{
+    if (!list_is_empty(&e->batches))
+        return true;
+    list_each(node, &e->direct) {
+        const struct entry *t = list_entry(node, struct entry, node);
+
+        if (t->task != NULL && coll_needs_us(t->task))
+            return true;
+    }
+    return false;
+}
+
+/* When the thread must look again although nothing has come. */
+static uint64_t next_due_us(const struct engine *e)
+{
+    uint64_t due = UINT64_MAX;
+
+    for (int i = 0; i < TEAM_SLOTS; i++)
+        if (e->sets[i] != NULL && e->sets[i]->neg != NULL) {
+            uint64_t us = neg_due_us(e->sets[i]->neg);
+
+            due = us < due ? us : due;
+        }
+    if (atomic_load(&e->state) == ENGINE_LEFT && e->open_entries > 0 &&
+        e->linger_until_us < due)
+        due = e->linger_until_us;
+    return due;
+}
+
+/* Says "nobody polls" unless there is something to do; then the holder goes on. */
+static bool settle(struct engine *e)
+{
+    bool boards = atomic_load(&e->waiting) > 0 || tasks_need_us(e);
+
+    if (!mesh_arm(e->mesh, boards))
+        return false;
+    if (boards && (direct_step_all(e) | execute_step_all(e))) {
+        mesh_disarm(e->mesh);
+        return false;
+    }
+    return true;
+}
+
+/* The holder of the baton leaves: the thread takes over what is left, if it must. */
+void engine_leave(struct engine *e)
+{
+    bool wanted = atomic_load_explicit(&e->baton, memory_order_relaxed) == 2;
+    uint64_t due;
+
+    while (e->has_thread && !wanted && !settle(e))
+        engine_progress(e);
+    due = e->has_thread && e->open_entries > 0 ? next_due_us(e) : UINT64_MAX;
+    if (due < e->sleep_until_us)
+        mesh_kick(e->mesh);
+    baton_give(e);
+}
+
+static void *engine_main(void *context)
+{
+    struct engine *e = context;
+
+    baton_take(e);
+    while (!atomic_load(&e->stop)) {
+        uint64_t due, now_us;
+
+        mesh_disarm(e->mesh);
+        while (engine_progress(e))
+            baton_offer(e);
+        if (!settle(e))
+            continue;
+        due = next_due_us(e);
+        now_us = due == UINT64_MAX ? 0 : clock_us();
+        e->sleep_until_us = due;
+        baton_give(e);
+        mesh_sleep(e->mesh, due == UINT64_MAX ? -1 : due > now_us ? (int64_t)(due - now_us)
+                                                                  : 0);
+        baton_take(e);
+        e->sleep_until_us = 0;
+    }
+    baton_give(e);
+    return NULL;
+}
+
+enum hvd_status engine_start_thread(struct engine *e, struct hvd_error *err)
+{
+    int code = pthread_create(&e->thread, NULL, engine_main, e);
+
+    if (code != 0)
+        return error_set(err, HVD_SYS, -1, "no thread for the engine: error %d", code);
+    e->has_thread = true;
+    return HVD_OK;
+}
+
+void engine_join_thread(struct engine *e)
+{
+    if (!e->has_thread)
+        return;
+    atomic_store(&e->stop, true);
+    mesh_kick(e->mesh);
+    pthread_join(e->thread, NULL);
+    e->has_thread = false;
+}
+
+/* ---- Waiting for a handle ----------------------------------------------------------- */
+
+/* Drives while it is worth it; true if the handle is done. */
+static bool drive(struct engine *e, struct handle *h)
+{
+    uint64_t start_ns = 0;
+    int idle = 0;
+
+    mesh_disarm(e->mesh);
+    for (;;) {
+        if (atomic_load_explicit(&h->done, memory_order_acquire))
+            return true;
+        if (engine_progress(e)) {
+            idle = 0;
+            baton_offer(e);
+            continue;
+        }
+        if (e->spin_us <= 0) {
+            if (++idle > YIELDS)
+                return false;
+            sched_yield();
+            continue;
+        }
+        thread_pause();
+        if (++idle % 32 != 0)
+            continue;
+        if (start_ns == 0)
+            start_ns = clock_ns();
+        else if ((double)(clock_ns() - start_ns) > e->spin_us * 1000)
+            return false;
+    }
+}
+
+enum hvd_status engine_wait_handle(struct engine *e, struct handle *h, int64_t timeout_us)
+{
+    uint64_t deadline_us = timeout_us < 0 ? UINT64_MAX : clock_us() + (uint64_t)timeout_us;
+
+    while (!atomic_load_explicit(&h->done, memory_order_acquire)) {
+        uint64_t now_us;
+
+        atomic_fetch_add(&e->waiting, 1);
+        if (baton_try(e)) {
+            drive(e, h);
+            engine_leave(e);
+        } else if (!e->has_thread) {
+            sched_yield();              /* the simulator's other threads drive */
+        }
+        now_us = clock_us();
+        if (!atomic_load(&h->done) && now_us < deadline_us && e->has_thread)
+            thread_wait(&h->done, 0, deadline_us == UINT64_MAX
+                                         ? -1 : (int64_t)(deadline_us - now_us));
+        atomic_fetch_sub(&e->waiting, 1);
+        if (timeout_us >= 0 && now_us >= deadline_us)
+            break;
+    }
+    return atomic_load(&h->done) ? HVD_OK : HVD_AGAIN;
+}

@@ -1,0 +1,579 @@
+/* engine.c: life of the engine, and the entry points of other threads. */
+#include "engine/engine_int.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/thread.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define LOG_COMPONENT "engine"
+#define STOP_US 1000000                 /* what is committed may take so long to finish */
+
+static enum hvd_status make_global_set(struct engine *e, struct hvd_error *err)
+{
+    int *ranks = malloc((size_t)e->topo->size * sizeof *ranks);
+    struct pset *s;
+    enum hvd_status status;
+
+    if (ranks == NULL)
+        return error_set(err, HVD_NOMEM, -1, "no memory for the global process set");
+    for (int i = 0; i < e->topo->size; i++)
+        ranks[i] = i;
+    status = pset_new(e, 0, 0, 1, ranks, e->topo->size, &s, err);
+    free(ranks);
+    return status;
+}
+
+enum hvd_status engine_new(const struct engine_options *opt, struct engine **engine_p,
+                           struct hvd_error *err)
+{
+    struct engine *e = calloc(1, sizeof *e);
+    enum hvd_status status = HVD_OK;
+
+    if (e == NULL)
+        return error_set(err, HVD_NOMEM, -1, "no memory for the engine");
+    e->mesh = opt->mesh;
+    e->conf = opt->conf;
+    e->topo = mesh_topology(opt->mesh);
+    e->dynamic_sets = opt->dynamic_sets;
+    e->spin_us = mesh_spin_us(opt->mesh);
+    e->next_id = 1;
+    list_init(&e->direct);
+    list_init(&e->batches);
+    list_init(&e->early);
+    pthread_mutex_init(&e->front, NULL);
+    e->recorder = recorder_new();
+    if (e->recorder == NULL)
+        TRY_OUT(error_set(err, HVD_NOMEM, -1, "no memory for the flight recorder"));
+    mesh_on_message(e->mesh, engine_on_message, e);
+    TRY_OUT(make_global_set(e, err));
+    if (opt->thread)
+        TRY_OUT(engine_start_thread(e, err));
+    *engine_p = e;
+out:
+    if (status != HVD_OK)
+        engine_free(e);
+    return status;
+}
+
+enum hvd_status engine_add_static_set(struct engine *e, const int *ranks, int count,
+                                      struct hvd_error *err)
+{
+    struct pset *s;
+    enum hvd_status status = HVD_OK;
+    int id = 1;
+
+    baton_take(e);
+    while (id < TEAM_SLOTS && e->sets[id] != NULL)
+        id++;
+    if (id == TEAM_SLOTS)
+        status = error_set(err, HVD_INVALID, -1, "more than %d process sets",
+                           NEG_SETS_MAX);
+    else
+        status = pset_new(e, id, id, (uint32_t)id + 1, ranks, count, &s, err);
+    if (status == HVD_OK && e->sets[0]->neg != NULL)
+        neg_know_set(e->sets[0]->neg, id, ranks, count);
+    if (status == HVD_OK)
+        engine_replay_early(e, s);
+    engine_leave(e);
+    return status;
+}
+
+static void say_goodbye(struct engine *e)
+{
+    struct message_head head = {.kind = MESSAGE_LEAVE};
+    struct strbuf out;
+
+    strbuf_init(&out);
+    put_message_head(&out, &head);
+    for (int rank = 0; rank < e->topo->size && !out.failed; rank++)
+        if (rank != e->topo->rank && !mesh_has_left(e->mesh, rank))
+            mesh_post(e->mesh, rank, out.text, out.length, NULL);
+    strbuf_release(&out);
+}
+
+static bool has_committed(const struct engine *e)
+{
+    return !list_is_empty(&e->batches) || !list_is_empty(&e->direct);
+}
+
+void engine_stop(struct engine *e)
+{
+    struct hvd_error why;
+    uint64_t deadline_us = clock_us() + STOP_US;
+
+    engine_join_thread(e);
+    baton_take(e);
+    if (atomic_load(&e->state) < ENGINE_STOPPED) {
+        bool healthy = mesh_verdict(e->mesh) == NULL;
+
+        error_set(&why, HVD_SHUTDOWN, e->topo->rank,
+                  "Horovod has been shut down by this process while the operation was "
+                  "under way");
+        mesh_disarm(e->mesh);
+        if (healthy && e->topo->size > 1)
+            say_goodbye(e);
+        engine_fail(e, ENGINE_LEFT, &why);
+        while (healthy && has_committed(e) && clock_us() < deadline_us &&
+               mesh_verdict(e->mesh) == NULL)
+            if (!engine_progress(e))
+                thread_pause();
+        atomic_store(&e->state, ENGINE_STOPPED);
+        for (int i = 0; i < TEAM_SLOTS; i++)
+            if (e->sets[i] != NULL)
+                pset_fail(e, e->sets[i], e->failure.status, &e->failure, true);
+        for (int i = 0; healthy && i < 64 && mesh_progress(e->mesh) > 0; i++)
+            ;                           /* the farewell leaves the queue */
+    }
+    baton_give(e);
+}
+
+static void free_handles(struct engine *e)
+{
+    for (size_t i = 0; i < e->table_size; i++)
+        if (e->table[i] != NULL)
+            handle_free(e->table[i]);
+    free(e->table);
+}
+
+void engine_free(struct engine *e)
+{
+    struct list *node;
+
+    engine_join_thread(e);
+    for (int i = 0; i < TEAM_SLOTS; i++)
+        if (e->sets[i] != NULL)
+            pset_free(e, e->sets[i]);
+    while ((node = list_pop(&e->early)) != NULL)
+        free(node);                     /* node is its first member */
+    free_handles(e);
+    for (int i = 0; i < e->fusion_count; i++)
+        output_free(e->fusion[i].at);
+    free(e->fusion);
+    recorder_free(e->recorder);
+    pthread_mutex_destroy(&e->front);
+    free(e);
+}
+
+/* ---- Submitting ---------------------------------------------------------------------- */
+
+void engine_begin(struct engine *e, struct handle *h)
+{
+    int count = h->count;               /* h may be gone after its last entry */
+
+    for (int i = 0; i < count; i++) {
+        struct entry *t = &h->entries[i];
+
+        if (atomic_load(&e->state) != ENGINE_RUNNING)
+            entry_complete(e, t, e->failure.status, &e->failure);
+        else
+            entry_begin(e, t);
+    }
+}
+
+static enum hvd_status refuse(struct engine *e, struct hvd_error *err)
+{
+    if (err != NULL)
+        *err = e->failure;
+    return e->failure.status;
+}
+
+/* Fills all entries or none; needs a consistent view of sets and names in flight.  The
+ * names of one group must differ from each other, too. */
+static enum hvd_status fill_all(struct engine *e, struct handle *h,
+                                const struct hvd_request *req, struct hvd_error *err)
+{
+    int64_t unnamed[OP_KIND_COUNT];
+    struct pset *s = pset_find(e, req->process_set);
+    enum hvd_status status = HVD_OK;
+
+    if (s != NULL)
+        memcpy(unnamed, s->unnamed, sizeof unnamed);
+    for (int i = 0; i < h->count && status == HVD_OK; i++) {
+        struct entry *t = &h->entries[i];
+
+        status = entry_fill(e, t, &req[i], err);
+        for (int k = 0; k < i && status == HVD_OK; k++)
+            if (h->entries[k].name_bytes == t->name_bytes &&
+                memcmp(h->entries[k].name, t->name, t->name_bytes) == 0)
+                status = error_set(err, HVD_INVALID, -1,
+                                   "two tensors of one group are named %.200s", t->name);
+        if (h->count > 1 && status == HVD_OK) {
+            t->group_count = (uint16_t)(h->count < UINT16_MAX ? h->count : UINT16_MAX);
+            t->group_key = hash_code(h->entries[0].name, h->entries[0].name_bytes);
+        }
+    }
+    if (status != HVD_OK && s != NULL)
+        memcpy(s->unnamed, unnamed, sizeof unnamed);
+    return status;
+}
+
+/* Takes h.  The holder of the baton never sleeps with it, so this does not wait for other
+ * ranks. */
+static enum hvd_status submit_handle(struct engine *e, struct handle *h,
+                                     const struct hvd_request *req, hvd_handle *handle_p,
+                                     struct hvd_error *err)
+{
+    enum hvd_status status = HVD_OK;
+
+    baton_take(e);
+    if (atomic_load(&e->state) != ENGINE_RUNNING)
+        TRY_OUT(refuse(e, err));
+    if (req != NULL)
+        TRY_OUT(fill_all(e, h, req, err));
+    *handle_p = handle_publish(e, h);
+    if (*handle_p == 0)
+        TRY_OUT(error_set(err, HVD_NOMEM, -1, "no memory for a handle"));
+    mesh_disarm(e->mesh);
+    engine_begin(e, h);
+    engine_progress(e);
+out:
+    engine_leave(e);
+    if (status != HVD_OK)
+        handle_free(h);
+    return status;
+}
+
+enum hvd_status engine_submit(struct engine *e, const struct hvd_request *req, int count,
+                              hvd_handle *handle_p, struct hvd_error *err)
+{
+    struct handle *h = handle_new(count);
+
+    if (h == NULL)
+        return error_set(err, HVD_NOMEM, -1, "no memory for a handle");
+    for (int i = 0; i < count; i++)
+        h->entries[i].submit_us = clock_us();
+    return submit_handle(e, h, req, handle_p, err);
+}
+
+/* ---- Waiting -------------------------------------------------------------------------- */
+
+static enum hvd_status unknown_handle(hvd_handle id, struct hvd_error *err)
+{
+    return error_set(err, HVD_INVALID, -1, "handle %lld is not known", (long long)id);
+}
+
+static enum hvd_status result_of(const struct handle *h, struct hvd_error *err)
+{
+    if (h->err.status != HVD_OK && err != NULL)
+        *err = h->err;
+    return h->err.status;
+}
+
+enum hvd_status engine_poll(struct engine *e, hvd_handle id, struct hvd_error *err)
+{
+    struct handle *h = handle_find(e, id);
+
+    if (h == NULL)
+        return unknown_handle(id, err);
+    if (!atomic_load_explicit(&h->done, memory_order_acquire) && baton_try(e)) {
+        mesh_disarm(e->mesh);
+        engine_progress(e);
+        engine_leave(e);
+    }
+    return atomic_load_explicit(&h->done, memory_order_acquire) ? result_of(h, err)
+                                                                : HVD_AGAIN;
+}
+
+enum hvd_status engine_wait(struct engine *e, hvd_handle id, int64_t timeout_us,
+                            struct hvd_error *err)
+{
+    struct handle *h = handle_find(e, id);
+
+    if (h == NULL)
+        return unknown_handle(id, err);
+    TRY(engine_wait_handle(e, h, timeout_us));
+    return result_of(h, err);
+}
+
+void engine_release(struct engine *e, hvd_handle id)
+{
+    struct handle *h = handle_find(e, id);
+
+    if (h == NULL)
+        return;
+    engine_wait_handle(e, h, -1);
+    handle_forget(e, h);
+    handle_free(h);
+}
+
+enum hvd_status engine_output(struct engine *e, hvd_handle id, int index, bool take,
+                              struct hvd_output *out, struct hvd_error *err)
+{
+    struct handle *h = handle_find(e, id);
+    struct entry *t;
+
+    if (h == NULL || index < 0 || index >= h->count ||
+        !atomic_load_explicit(&h->done, memory_order_acquire))
+        return unknown_handle(id, err);
+    t = &h->entries[index];
+    if (take && !t->own_output)
+        return error_set(err, HVD_INVALID, -1, "the output of handle %lld is not ours",
+                         (long long)id);
+    out->data = t->output;
+    out->ndim = t->ndim;
+    memcpy(out->shape, t->shape, sizeof out->shape);
+    if (t->out_rows >= 0 && t->ndim > 0)
+        out->shape[0] = t->out_rows;
+    out->set_size = t->set != NULL ? t->set->count : 0;
+    out->splits = t->recv_rows;
+    out->value = t->value;
+    if (take)
+        t->own_output = false;
+    return HVD_OK;
+}
+
+/* ---- The short way: one cached tensor of one host, waited for ------------------------- */
+
+static bool request_matches(const struct cached *c, const struct hvd_request *req)
+{
+    if (c->op != req->op || c->dtype != req->dtype || c->ndim != req->ndim ||
+        c->reduce != req->reduce || req->problem != NULL || req->output == NULL ||
+        c->prescale != (req->prescale == 0 ? 1.0 : req->prescale) ||
+        c->postscale != (req->postscale == 0 ? 1.0 : req->postscale))
+        return false;
+    return memcmp(c->shape, req->shape, c->ndim * sizeof c->shape[0]) == 0;
+}
+
+static struct cached *find_fast(struct engine *e, const struct hvd_request *req)
+{
+    struct pset *s = pset_find(e, req->process_set);
+    struct cached *c;
+
+    if (s == NULL || !s->direct || s->joined_count > 0 || s->ending ||
+        req->op != HVD_ALLREDUCE || req->name == NULL ||
+        atomic_load_explicit(&e->state, memory_order_relaxed) != ENGINE_RUNNING)
+        return NULL;
+    c = hash_get(&s->cache, req->name, strlen(req->name));
+    return c != NULL && c->entry == NULL && request_matches(c, req) ? c : NULL;
+}
+
+/*
+ * Starts the task and steps it without an entry or a handle.  If it is not done after one
+ * spin, an entry takes the task over, so that waiting, failing and taking back are the
+ * same as ever.
+ */
+static enum hvd_status fast_step(struct engine *e, struct coll_task *task,
+                                 struct hvd_error *err)
+{
+    enum hvd_status status;
+    uint64_t start_ns = 0;
+
+    for (int i = 1;; i++) {
+        status = coll_step(task, err);
+        if (status != HVD_AGAIN)
+            return status;
+        if (e->spin_us <= 0)
+            return HVD_AGAIN;
+        thread_pause();
+        if (i % 256 != 0)
+            continue;
+        if (start_ns == 0)
+            start_ns = clock_ns();
+        else if ((double)(clock_ns() - start_ns) > e->spin_us * 1000)
+            return HVD_AGAIN;
+    }
+}
+
+static struct handle *adopt(struct engine *e, struct cached *c, struct coll_task *task,
+                            const struct hvd_request *req, struct handle *h)
+{
+    struct entry *t = &h->entries[0];
+
+    t->set = e->sets[req->process_set];
+    t->op = c->op;
+    t->dtype = c->dtype;
+    t->reduce = c->reduce;
+    t->ndim = c->ndim;
+    t->root = c->root;
+    memcpy(t->shape, c->shape, sizeof t->shape);
+    t->prescale = c->prescale;
+    t->postscale = c->postscale;
+    t->count = c->plan.out_count;
+    t->input = req->input;
+    t->output = req->output;
+    t->state = ENTRY_DIRECT;
+    t->cached = c;
+    t->task = task;
+    c->entry = t;
+    e->open_entries++;
+    list_append(&e->direct, &t->node);
+    return hash_put(&t->set->inflight, t->name, t->name_bytes, t) == 0 ? h : NULL;
+}
+
+static enum hvd_status run_fast(struct engine *e, struct cached *c,
+                                const struct hvd_request *req, struct handle **adopted_p,
+                                struct hvd_error *err)
+{
+    struct pset *s = e->sets[req->process_set];
+    struct coll_call call = c->call;
+    struct coll_task *task;
+    struct handle *h;
+    enum hvd_status status;
+
+    call.in = req->input;
+    call.out = req->output;
+    call.count = c->plan.out_count;
+    call.turn = c->turn + 1;
+    TRY(coll_start(s->team, &call, &task, err));
+    c->turn++;
+    if (s->neg != NULL)
+        neg_started(s->neg, c->number, c->turn);
+    status = fast_step(e, task, err);
+    if (status != HVD_AGAIN) {
+        coll_finish(task);
+        if (s->neg != NULL)
+            neg_ended(s->neg, c->number);
+        e->fast_runs++;
+        e->stats[HVD_ALLREDUCE].count++;
+        e->stats[HVD_ALLREDUCE].bytes += call.count * hvd_dtype_bytes(c->dtype);
+        recorder_add(e->recorder, RECORDER_DONE, HVD_ALLREDUCE, s->id,
+                     call.count * hvd_dtype_bytes(c->dtype), status, c->name);
+        return status;
+    }
+    h = handle_new(1);
+    if (h != NULL) {
+        h->entries[0].name = strdup(c->name);
+        h->entries[0].name_bytes = c->name_bytes;
+    }
+    BUG_ON(h == NULL || h->entries[0].name == NULL || adopt(e, c, task, req, h) == NULL);
+    *adopted_p = h;
+    return HVD_AGAIN;
+}
+
+enum hvd_status engine_run(struct engine *e, const struct hvd_request *req,
+                           struct hvd_error *err)
+{
+    struct handle *h = NULL;
+    struct cached *c;
+    enum hvd_status status;
+    hvd_handle id;
+
+    if (baton_try(e)) {
+        c = find_fast(e, req);
+        if (c != NULL) {
+            status = run_fast(e, c, req, &h, err);
+            if (status != HVD_AGAIN && e->open_entries == 0) {
+                baton_give(e);          /* the mesh is as armed as before */
+                return status;
+            }
+            engine_leave(e);
+            if (status != HVD_AGAIN)
+                return status;
+            engine_wait_handle(e, h, -1);
+            status = result_of(h, err);
+            handle_free(h);
+            return status;
+        }
+        engine_leave(e);
+    }
+    TRY(engine_submit(e, req, 1, &id, err));
+    status = engine_wait(e, id, -1, err);
+    engine_release(e, id);
+    return status;
+}
+
+/* ---- Process sets ---------------------------------------------------------------------- */
+
+static enum hvd_status submit_set_op(struct engine *e, int op, const int *ranks, int count,
+                                     int id, hvd_handle *handle_p, struct hvd_error *err)
+{
+    struct handle *h = handle_new(1);
+    struct entry *t;
+    char name[48];
+
+    if (h == NULL)
+        return error_set(err, HVD_NOMEM, -1, "no memory for a handle");
+    t = &h->entries[0];
+    t->set = e->sets[0];
+    t->op = (uint8_t)op;
+    t->dtype = HVD_U8;
+    t->prescale = t->postscale = 1.0;
+    t->root = id;
+    t->split_count = (uint32_t)count;
+    t->splits = malloc((size_t)(count + 1) * sizeof *t->splits);
+    baton_take(e);
+    snprintf(name, sizeof name, "%s.%lld", op == OP_SET_ADD ? "set.add" : "set.remove",
+             (long long)++e->sets[0]->unnamed[op]);
+    if (op == OP_SET_REMOVE && pset_find(e, id) != NULL)
+        e->sets[id]->ending = true;
+    baton_give(e);
+    t->name = strdup(name);
+    t->name_bytes = (uint16_t)strlen(name);
+    if (t->splits == NULL || t->name == NULL) {
+        handle_free(h);
+        return error_set(err, HVD_NOMEM, -1, "no memory for a process set");
+    }
+    for (int i = 0; i < count; i++)
+        t->splits[i] = ranks[i];
+    return submit_handle(e, h, NULL, handle_p, err);
+}
+
+static enum hvd_status check_dynamic(const struct engine *e, struct hvd_error *err)
+{
+    if (e->dynamic_sets)
+        return HVD_OK;
+    return error_set(err, HVD_INVALID, -1,
+                     "process sets cannot be changed: set HOROVOD_DYNAMIC_PROCESS_SETS=1 "
+                     "or call init(process_sets=\"dynamic\")");
+}
+
+enum hvd_status engine_submit_add_set(struct engine *e, const int *ranks, int count,
+                                      hvd_handle *handle_p, struct hvd_error *err)
+{
+    TRY(check_dynamic(e, err));
+    return submit_set_op(e, OP_SET_ADD, ranks, count, 0, handle_p, err);
+}
+
+enum hvd_status engine_submit_remove_set(struct engine *e, int id, hvd_handle *handle_p,
+                                         struct hvd_error *err)
+{
+    TRY(check_dynamic(e, err));
+    if (id == 0)
+        return error_set(err, HVD_INVALID, -1, "the global process set stays");
+    return submit_set_op(e, OP_SET_REMOVE, NULL, 0, id, handle_p, err);
+}
+
+int engine_set_ids(struct engine *e, int *ids, int capacity)
+{
+    int n = 0;
+
+    pthread_mutex_lock(&e->front);
+    for (int i = 0; i < TEAM_SLOTS; i++)
+        if (e->sets[i] != NULL) {
+            if (n < capacity)
+                ids[n] = i;
+            n++;
+        }
+    pthread_mutex_unlock(&e->front);
+    return n;
+}
+
+int engine_set_count(struct engine *e)
+{
+    return engine_set_ids(e, NULL, 0);
+}
+
+int engine_set_ranks(struct engine *e, int id, int *ranks, int capacity, int *self_p)
+{
+    int count = -1;
+
+    pthread_mutex_lock(&e->front);
+    if (id >= 0 && id < TEAM_SLOTS && e->sets[id] != NULL) {
+        const struct pset *s = e->sets[id];
+
+        count = s->count;
+        *self_p = s->self;
+        for (int i = 0; i < count && i < capacity; i++)
+            ranks[i] = s->ranks[i];
+    }
+    pthread_mutex_unlock(&e->front);
+    return count;
+}
+
+int engine_recorder_write(struct engine *e, int fd)
+{
+    return recorder_write(e->recorder, fd);
+}

@@ -1,0 +1,280 @@
+/*
+ * engine_int.h: the objects of the engine.
+ *
+ * Ownership and locks:
+ *   baton   one owner at a time; guards everything but the next two
+ *   front   (a mutex, never held across anything that blocks) guards the table of handles
+ *           and the list of process sets as other threads see it
+ *   handle  its `state` is atomic; its result is written before, and read after, it is done
+ * Order: baton, then front.
+ */
+#ifndef HVD_ENGINE_ENGINE_INT_H
+#define HVD_ENGINE_ENGINE_INT_H
+
+#include "base/hash.h"
+#include "base/mem.h"
+#include "base/recorder.h"
+#include "collective/collective.h"
+#include "engine/engine.h"
+#include "engine/negotiate.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+/* Boards [0, BATCH_BOARDS) carry negotiated batches in turn, the others cached names. */
+#define BATCH_BOARDS 64
+#define CACHE_NUMBERS (TEAM_BOARDS - BATCH_BOARDS)
+/* negotiate_cache.c keeps that many numbers beyond the capacity. */
+#define CACHE_SLACK 256
+
+struct pset;
+struct handle;
+
+enum entry_state {
+    ENTRY_NEW,                          /* not seen by the engine yet */
+    ENTRY_ANNOUNCED,                    /* in full, waits for a response */
+    ENTRY_HIT,                          /* by cache number, waits for a response */
+    ENTRY_DIRECT,                       /* its task runs on the board of its number */
+    ENTRY_BATCH,                        /* part of a batch that runs */
+    ENTRY_DONE,
+};
+
+/* How one tensor is executed: what the response (or the cache) says. */
+struct plan {
+    uint64_t *counts;                   /* see coll_call; NULL when not needed */
+    uint64_t *recv_counts;
+    int64_t *recv_rows;                 /* alltoall: rows from each member */
+    uint64_t out_count;                 /* elements of the output */
+    int64_t out_rows;                   /* its first dimension, -1: that of the input */
+};
+
+/* A name the cache knows: the request as all members agreed on it. */
+struct cached {
+    char *name;
+    uint16_t name_bytes;
+    uint8_t op, dtype, reduce, ndim;
+    int32_t root;
+    int64_t shape[HVD_DIMS_MAX];
+    double prescale, postscale;
+    uint32_t number, seq;
+    uint32_t turn;                      /* last turn started on its board */
+    struct plan plan;
+    struct coll_call call;              /* ready but for buffers and turn */
+    struct entry *entry;                /* in flight by this number */
+};
+
+struct entry {
+    struct list node;                   /* in e->direct while ENTRY_DIRECT */
+    struct handle *handle;
+    struct pset *set;
+    enum entry_state state;
+    uint8_t op, dtype, reduce, ndim;
+    int32_t root;                       /* set rank; OP_SET_REMOVE: the id */
+    int64_t shape[HVD_DIMS_MAX];
+    double prescale, postscale;
+    uint64_t count;                     /* elements of the input */
+    const void *input;
+    void *output;
+    bool own_output;                    /* allocated by us, not taken yet */
+    bool orphan;                        /* direct, but its number was taken back */
+    char *name;                         /* owned */
+    uint16_t name_bytes;
+    uint16_t group_count;
+    uint32_t group_key;
+    int64_t *splits;                    /* owned; set ranks for OP_SET_ADD */
+    uint32_t split_count;
+    char *problem;                      /* owned */
+    uint64_t submit_us;
+    struct cached *cached;
+    struct coll_task *task;
+    int64_t out_rows;                   /* first dimension of the output */
+    int64_t *recv_rows;                 /* owned; alltoall */
+    int64_t value;
+};
+
+struct handle {
+    hvd_handle id;
+    atomic_uint done;                   /* futex word: 0, then 1 */
+    atomic_bool abandoned;              /* released while under way: freed when done */
+    struct hvd_error err;               /* first failure; HVD_OK */
+    int count, left;
+    struct entry entries[];
+};
+
+/* A response that waits for its turn. */
+struct inbound {
+    struct list node;
+    size_t n, at;
+    uint32_t left;                      /* responses in it that are still to be done */
+    uint8_t bytes[];
+};
+
+struct pset {
+    int id, slot;
+    uint32_t epoch;
+    int *ranks, count;
+    int self;                           /* our position, -1: not a member */
+    bool direct;                        /* cached names need no coordinator */
+    struct coll_team *team;             /* NULL if not a member */
+    struct negotiator *neg;             /* NULL if not the coordinator */
+    struct hash inflight;               /* name -> entry */
+    struct hash cache;                  /* name -> cached */
+    struct cached **by_number;          /* CACHE_NUMBERS */
+    struct strbuf requests, hits;       /* to be sent to the coordinator */
+    uint32_t request_count, hit_count;
+    struct list responses;              /* inbound, oldest first */
+    uint32_t seq;                       /* last response done */
+    uint32_t acked;                     /* last one the coordinator knows of */
+    uint64_t batches;                   /* batches started: gives board and turn */
+    uint64_t running_mask;              /* boards of batches that run */
+    int running, orphans;
+    int joined_count;
+    struct entry *join_entry;
+    int64_t unnamed[OP_KIND_COUNT];     /* counters of unnamed operations */
+    bool ending;                        /* removal announced here: no new operations */
+};
+
+struct batch {
+    struct list node;                   /* in e->batches */
+    struct pset *set;
+    uint32_t board;
+    struct coll_task *task;
+    struct plan plan;
+    const struct coll_call *borrowed;   /* of the cached name, when it is alone */
+    char *fused;                        /* fusion buffer, or scratch of a joined rank */
+    uint64_t *counts;                   /* elements by tensor */
+    size_t *segments;
+    int count;
+    uint8_t op, dtype, reduce;
+    struct entry *entries[];            /* NULL where this rank has joined */
+};
+
+enum engine_state {
+    ENGINE_RUNNING,
+    ENGINE_LEFT,                        /* a rank has shut down: nothing new starts */
+    ENGINE_FAILED,                      /* the mesh has a verdict */
+    ENGINE_STOPPED,                     /* engine_stop has begun */
+};
+
+struct op_stats {
+    uint64_t count, bytes, errors;
+    uint64_t timed, time_ns;            /* of those whose time was taken */
+};
+
+struct engine {
+    struct mesh *mesh;
+    struct config *conf;
+    const struct mesh_topology *topo;
+    bool dynamic_sets;
+    struct pset *sets[TEAM_SLOTS];      /* by id */
+    struct list direct, batches;
+    struct list early;                  /* messages for sets that do not exist here yet */
+    _Atomic enum engine_state state;
+    struct hvd_error failure;           /* valid when state is not RUNNING */
+    uint64_t linger_until_us;           /* when state is LEFT: what runs may end by then */
+    int open_entries;                   /* not done yet */
+
+    pthread_mutex_t front;
+    struct handle **table;
+    size_t table_size;                  /* power of two */
+    hvd_handle next_id;
+
+    atomic_uint baton;                  /* 0 free, 1 taken, 2 taken and wanted */
+    atomic_int waiting;                 /* user threads that sleep on a handle */
+    pthread_t thread;
+    bool has_thread;
+    atomic_bool stop;
+    uint64_t sleep_until_us;            /* of the thread, when it sleeps; 0: awake */
+    double spin_us;
+
+    struct { char *at; size_t bytes; bool used; } *fusion;      /* buffers, kept */
+    int fusion_count;
+    struct recorder *recorder;
+    struct op_stats stats[HVD_OP_COUNT];
+    uint64_t cache_hits, cache_misses, fast_runs;
+    struct stall *stall;
+    struct timeline *timeline;
+    struct tune *tune;
+};
+
+/* handle.c */
+struct handle *handle_new(int count);
+void handle_free(struct handle *h);
+hvd_handle handle_publish(struct engine *e, struct handle *h);
+struct handle *handle_find(struct engine *e, hvd_handle id);
+void handle_forget(struct engine *e, struct handle *h);
+void entry_complete(struct engine *e, struct entry *entry, enum hvd_status status,
+                    const struct hvd_error *err);
+
+/* submit.c */
+enum hvd_status entry_fill(struct engine *e, struct entry *entry,
+                           const struct hvd_request *req, struct hvd_error *err);
+void entry_begin(struct engine *e, struct entry *entry);
+void entry_announce(struct engine *e, struct entry *entry, struct cached *revoked);
+
+/* plan.c */
+enum hvd_status plan_make(struct plan *p, const struct pset *s, const struct entry *t,
+                          const struct wire_tensor *w, struct hvd_error *err);
+void plan_release(struct plan *p);
+enum red_op plan_reduce(uint8_t reduce);
+void plan_call(struct coll_call *call, const struct pset *s, uint8_t op, uint8_t dtype,
+               uint8_t reduce, int root, double prescale, double postscale,
+               const struct plan *p);
+enum hvd_status entry_prepare_output(struct entry *t, const struct plan *p,
+                                     struct hvd_error *err);
+void output_free(void *p);
+void *output_alloc(size_t bytes);
+
+/* member.c: this rank as a member of a set */
+void member_flush(struct engine *e, struct pset *s);
+void member_process(struct engine *e, struct pset *s);
+enum hvd_status member_cache_add(struct engine *e, struct pset *s, const struct entry *t,
+                                 const struct wire_tensor *w, struct plan *p);
+void cached_free(struct pset *s, struct cached *c);
+
+/* direct_run.c: cached names of one host */
+void direct_start(struct engine *e, struct entry *t, struct cached *c);
+bool direct_step_all(struct engine *e);
+bool cached_matches(const struct cached *c, const struct entry *t);
+void direct_take_back(struct engine *e, struct pset *s, struct cached *c, int promising);
+void direct_recheck_orphans(struct engine *e, struct pset *s, int promising);
+
+/* execute.c */
+enum hvd_status execute_batch(struct engine *e, struct pset *s, struct batch *b,
+                              const struct wire_batch *w);
+struct batch *batch_new(int count);
+void batch_free(struct engine *e, struct batch *b);
+bool execute_step_all(struct engine *e);
+void execute_fail(struct engine *e, const struct pset *s, enum hvd_status status,
+                  const struct hvd_error *why);
+
+/* procset.c */
+enum hvd_status pset_new(struct engine *e, int id, int slot, uint32_t epoch,
+                         const int *ranks, int count, struct pset **set_p,
+                         struct hvd_error *err);
+void pset_free(struct engine *e, struct pset *s);
+struct pset *pset_find(struct engine *e, int id);
+void pset_fail(struct engine *e, struct pset *s, enum hvd_status status,
+               const struct hvd_error *why, bool committed_too);
+void pset_cache_clear(struct pset *s);
+
+/* cycle.c */
+bool engine_progress(struct engine *e);
+void engine_fail(struct engine *e, enum engine_state state, const struct hvd_error *why);
+bool baton_try(struct engine *e);
+void baton_take(struct engine *e);
+void baton_give(struct engine *e);
+
+void engine_leave(struct engine *e);
+enum hvd_status engine_start_thread(struct engine *e, struct hvd_error *err);
+void engine_join_thread(struct engine *e);
+enum hvd_status engine_wait_handle(struct engine *e, struct handle *h, int64_t timeout_us);
+
+/* engine.c */
+void engine_begin(struct engine *e, struct handle *h);
+
+/* inbox.c */
+void engine_on_message(void *context, int peer, const uint8_t *bytes, size_t n);
+void engine_replay_early(struct engine *e, struct pset *s);
+
+#endif

@@ -1,0 +1,227 @@
+/*
+ * execute.c: runs negotiated batches.  One tensor is processed where it lies; several are
+ * packed into a fusion buffer in shared memory, reduced in one collective, and unpacked.
+ */
+#include "engine/engine_int.h"
+
+#include <stdlib.h>
+
+struct batch *batch_new(int count)
+{
+    struct batch *b = calloc(1, sizeof *b + (size_t)count * sizeof b->entries[0]);
+
+    if (b == NULL)
+        return NULL;
+    list_init(&b->node);
+    b->count = count;
+    b->counts = calloc((size_t)count, sizeof *b->counts);
+    b->segments = calloc((size_t)count, sizeof *b->segments);
+    if (b->counts == NULL || b->segments == NULL) {
+        free(b->counts);
+        free(b->segments);
+        free(b);
+        return NULL;
+    }
+    return b;
+}
+
+/* ---- Fusion buffers: kept, so that their pages are touched once ---------------------- */
+
+static char *fusion_get(struct engine *e, size_t bytes)
+{
+    size_t size = 64u << 10;
+    void *grown;
+    char *at;
+
+    for (int i = 0; i < e->fusion_count; i++)
+        if (!e->fusion[i].used && e->fusion[i].bytes >= bytes) {
+            e->fusion[i].used = true;
+            return e->fusion[i].at;
+        }
+    while (size < bytes)
+        size *= 2;
+    grown = realloc(e->fusion, (size_t)(e->fusion_count + 1) * sizeof *e->fusion);
+    if (grown == NULL)
+        return NULL;
+    e->fusion = grown;
+    at = output_alloc(size);
+    if (at == NULL)
+        return NULL;
+    e->fusion[e->fusion_count].at = at;
+    e->fusion[e->fusion_count].bytes = size;
+    e->fusion[e->fusion_count].used = true;
+    e->fusion_count++;
+    return at;
+}
+
+static void fusion_put(struct engine *e, const char *at)
+{
+    for (int i = 0; i < e->fusion_count; i++)
+        if (e->fusion[i].at == at)
+            e->fusion[i].used = false;
+}
+
+void batch_free(struct engine *e, struct batch *b)
+{
+    if (b->fused != NULL)
+        fusion_put(e, b->fused);
+    plan_release(&b->plan);
+    free(b->counts);
+    free(b->segments);
+    free(b);
+}
+
+/* ---- Start --------------------------------------------------------------------------- */
+
+static void copy_in(struct batch *b)
+{
+    size_t element = hvd_dtype_bytes(b->dtype);
+    char *at = b->fused;
+
+    for (int i = 0; i < b->count; i++) {
+        size_t bytes = b->counts[i] * element;
+        const struct entry *t = b->entries[i];
+
+        if (t == NULL)
+            red_fill_neutral(at, b->counts[i], b->dtype, plan_reduce(b->reduce));
+        else
+            memcpy(at, t->input, bytes);
+        at += bytes;
+    }
+}
+
+static void copy_out(struct batch *b)
+{
+    size_t element = hvd_dtype_bytes(b->dtype);
+    const char *at = b->fused;
+
+    for (int i = 0; i < b->count; i++) {
+        size_t bytes = b->counts[i] * element;
+
+        if (b->entries[i] != NULL)
+            memcpy(b->entries[i]->output, at, bytes);
+        at += bytes;
+    }
+}
+
+static void complete_batch(struct engine *e, struct batch *b, enum hvd_status status,
+                           const struct hvd_error *err)
+{
+    struct pset *s = b->set;
+
+    for (int i = 0; i < b->count; i++)
+        if (b->entries[i] != NULL)
+            entry_complete(e, b->entries[i], status, err);
+    list_remove(&b->node);
+    s->running--;
+    s->running_mask &= ~(1ull << b->board);
+    batch_free(e, b);
+}
+
+static enum hvd_status start_task(struct engine *e, struct batch *b,
+                                  const struct wire_batch *w, uint32_t turn)
+{
+    struct coll_call call;
+    struct hvd_error err;
+    enum hvd_status status;
+    uint64_t total = 0;
+
+    if (b->borrowed != NULL)
+        call = *b->borrowed;
+    else
+        plan_call(&call, b->set, w->op, w->dtype, w->reduce, w->root, w->prescale,
+                  w->postscale, &b->plan);
+    call.board = b->board;
+    call.turn = turn;
+    call.agreed = true;
+    for (int i = 0; i < b->count; i++) {
+        b->segments[i] = b->counts[i];
+        total += b->counts[i];
+    }
+    call.count = total;
+    call.segments = b->segments;
+    call.segment_count = b->count;
+    if (b->count == 1 && b->entries[0] != NULL) {
+        call.in = b->entries[0]->input;
+        call.out = b->entries[0]->output;
+    } else {
+        b->fused = fusion_get(e, total * hvd_dtype_bytes(w->dtype));
+        if (b->fused == NULL) {
+            error_set(&err, HVD_NOMEM, e->topo->rank,
+                      "rank %d: no memory for a fusion buffer", e->topo->rank);
+            mesh_fail(e->mesh, &err);
+            return HVD_NOMEM;
+        }
+        copy_in(b);
+        call.in = call.out = b->fused;
+    }
+    status = coll_start(b->set->team, &call, &b->task, &err);
+    if (status != HVD_OK)
+        mesh_fail(e->mesh, &err);
+    return status;
+}
+
+/* Takes b.  Never fails by itself: what cannot be started ends the job, since the other
+ * members have started it; the verdict then ends the batch. */
+enum hvd_status execute_batch(struct engine *e, struct pset *s, struct batch *b,
+                              const struct wire_batch *w)
+{
+    uint32_t turn = (uint32_t)(s->batches / BATCH_BOARDS) + 1;
+
+    b->set = s;
+    b->op = w->op;
+    b->dtype = w->dtype;
+    b->reduce = w->reduce;
+    b->board = (uint32_t)(s->batches % BATCH_BOARDS);
+    s->batches++;
+    s->running++;
+    s->running_mask |= 1ull << b->board;
+    list_append(&e->batches, &b->node);
+    if (w->op == HVD_BARRIER) {         /* all members have announced it: that is all */
+        complete_batch(e, b, HVD_OK, NULL);
+        return HVD_OK;
+    }
+    if (start_task(e, b, w, turn) != HVD_OK)
+        b->task = NULL;
+    return HVD_OK;
+}
+
+bool execute_step_all(struct engine *e)
+{
+    bool moved = false;
+
+    list_each_safe(node, &e->batches) {
+        struct batch *b = list_entry(node, struct batch, node);
+        struct hvd_error err;
+        enum hvd_status status;
+
+        if (b->task == NULL)
+            continue;
+        status = coll_step(b->task, &err);
+        if (status == HVD_AGAIN)
+            continue;
+        coll_finish(b->task);
+        b->task = NULL;
+        if (status == HVD_OK && b->fused != NULL)
+            copy_out(b);
+        complete_batch(e, b, status, &err);
+        moved = true;
+    }
+    return moved;
+}
+
+/* Ends all batches of s (NULL: of all sets) that have not finished. */
+void execute_fail(struct engine *e, const struct pset *s, enum hvd_status status,
+                  const struct hvd_error *why)
+{
+    list_each_safe(node, &e->batches) {
+        struct batch *b = list_entry(node, struct batch, node);
+
+        if (s != NULL && b->set != s)
+            continue;
+        if (b->task != NULL)
+            coll_cancel(b->task);
+        b->task = NULL;
+        complete_batch(e, b, status, why);
+    }
+}

@@ -1,0 +1,300 @@
+/*
+ * fuse.c: turns ready tensors into batches (neg_emit).
+ *
+ * Tensors fuse when kind, type, factors, reduction and root are equal and their bytes stay
+ * within the threshold.  The walk starts at the first ready tensor and may pass over others
+ * as long as fused and skipped bytes together stay within the threshold; those keep their
+ * order.  Cached tensors come first.  What was fused never changes a result: every element
+ * is combined in the same order anyway.
+ *
+ * Ready tensors wait for more only while a tensor that could join them is half announced,
+ * and never longer than the window.
+ */
+#include "engine/negotiate_int.h"
+
+#include <stdlib.h>
+
+/* Above this a tensor gains nothing from a copy into the fusion buffer. */
+#define FUSE_TENSOR_BYTES (1u << 20)
+
+static bool is_fusable(const struct wire_request *r)
+{
+    return r->op == HVD_ALLREDUCE || r->op == HVD_BROADCAST;
+}
+
+static bool can_fuse(const struct wire_request *a, const struct wire_request *b)
+{
+    return a->op == b->op && a->dtype == b->dtype && a->reduce == b->reduce &&
+           a->root == b->root && a->device == b->device && a->prescale == b->prescale &&
+           a->postscale == b->postscale;
+}
+
+static uint64_t request_bytes(const struct wire_request *r)
+{
+    return neg_elements(r) * hvd_dtype_bytes(r->dtype);
+}
+
+/* With group fusion off, a group is a batch of its own. */
+static bool may_group(const struct negotiator *n, const struct wire_request *a,
+                      const struct wire_request *b)
+{
+    return n->opt.group_fusion || (a->group_count > 0 && a->group_key == b->group_key);
+}
+
+struct batch {
+    struct neg_tensor **tensors;
+    struct neg_cached **cached;
+    uint32_t count;
+    uint64_t bytes, skipped;
+};
+
+static bool joins(const struct negotiator *n, struct batch *b,
+                  const struct wire_request *first, const struct wire_request *r,
+                  uint64_t limit)
+{
+    uint64_t bytes = request_bytes(r);
+
+    if (!is_fusable(r) || bytes > FUSE_TENSOR_BYTES || !can_fuse(first, r) ||
+        !may_group(n, first, r) || b->bytes + b->skipped + bytes > limit) {
+        b->skipped += bytes;
+        return false;
+    }
+    b->bytes += bytes;
+    return true;
+}
+
+static uint64_t limit_for(const struct negotiator *n, const struct wire_request *first)
+{
+    if (!is_fusable(first) || request_bytes(first) > FUSE_TENSOR_BYTES)
+        return 0;
+    if (!n->opt.group_fusion && first->group_count == 0)
+        return 0;
+    return n->opt.fusion_bytes;
+}
+
+static uint64_t tensor_count(const struct negotiator *n, const struct neg_tensor *t)
+{
+    return neg_elements(&neg_any_request(n, t)->r);
+}
+
+/* allgather: first dimensions by member; alltoall: rows by sender and receiver */
+static uint32_t put_sizes(const struct negotiator *n, const struct neg_tensor *t,
+                          struct strbuf *sizes)
+{
+    const struct wire_request *any = &neg_any_request(n, t)->r;
+    uint32_t members = (uint32_t)n->opt.member_count;
+
+    if (any->op == HVD_ALLGATHER) {
+        for (uint32_t m = 0; m < members; m++)
+            put_u64(sizes, (uint64_t)t->by_member[m]->r.shape[0]);
+        return members;
+    }
+    if (any->op != HVD_ALLTOALL)
+        return 0;
+    for (uint32_t from = 0; from < members; from++) {
+        const struct wire_request *r = &t->by_member[from]->r;
+
+        for (uint32_t to = 0; to < members; to++)
+            put_u64(sizes, r->split_count > 0 ? (uint64_t)get_split(r->splits, to)
+                                              : (uint64_t)r->shape[0] / members);
+    }
+    return members * members;
+}
+
+static void write_tensor(struct negotiator *n, struct neg_tensor *t, int cached)
+{
+    struct wire_tensor w = {.name = t->name, .name_bytes = t->name_bytes,
+                            .count = tensor_count(n, t)};
+    struct strbuf sizes;
+
+    strbuf_init(&sizes);
+    w.size_count = put_sizes(n, t, &sizes);
+    w.sizes = (const uint8_t *)sizes.text;
+    if (cached >= 0) {
+        struct neg_cached *c = &n->cached[cached];
+
+        c->seq = n->seq;
+        c->in_use = false;
+        w.cached = (uint32_t)cached + 1;
+        w.turn = c->turn;
+    }
+    put_tensor(&n->out, &w);
+    strbuf_release(&sizes);
+}
+
+static void write_batch(struct negotiator *n, struct batch *b, int *numbers)
+{
+    const struct wire_request *r = &neg_any_request(n, b->tensors[0])->r;
+    struct wire_batch w = {.op = r->op, .dtype = r->dtype, .reduce = r->reduce,
+                           .root = r->root, .prescale = r->prescale,
+                           .postscale = r->postscale, .tensor_count = b->count};
+
+    for (uint32_t i = 0; i < b->count; i++) {
+        const struct wire_request *q = &neg_any_request(n, b->tensors[i])->r;
+
+        numbers[i] = neg_cache_assign(n, b->tensors[i], neg_elements(q), request_bytes(q));
+    }
+    neg_begin_response(n, RESPONSE_EXECUTE);
+    put_batch(&n->out, &w);
+    for (uint32_t i = 0; i < b->count; i++)
+        write_tensor(n, b->tensors[i], numbers[i]);
+    for (uint32_t i = 0; i < b->count; i++)
+        neg_tensor_free(n, b->tensors[i]);
+}
+
+static void count_batch(struct negotiator *n, const struct batch *b)
+{
+    n->counters.batches++;
+    if (b->count > 1) {
+        n->counters.fused_tensors += b->count;
+        n->counters.fused_bytes += b->bytes;
+    }
+}
+
+static void emit_tensors(struct negotiator *n, struct batch *b, int *numbers)
+{
+    while (!list_is_empty(&n->ready)) {
+        struct neg_tensor *t = list_entry(n->ready.next, struct neg_tensor, order);
+        const struct wire_request *first = &neg_any_request(n, t)->r;
+        uint64_t limit = limit_for(n, first);
+
+        b->tensors[0] = t;
+        b->count = 1;
+        b->bytes = request_bytes(first);
+        b->skipped = 0;
+        for (struct list *node = t->order.next; node != &n->ready; node = node->next) {
+            struct neg_tensor *other = list_entry(node, struct neg_tensor, order);
+
+            if (b->bytes + b->skipped > limit)
+                break;
+            if (joins(n, b, first, &neg_any_request(n, other)->r, limit))
+                b->tensors[b->count++] = other;
+        }
+        count_batch(n, b);
+        write_batch(n, b, numbers);
+    }
+}
+
+static void write_cached_batch(struct negotiator *n, struct batch *b)
+{
+    neg_begin_response(n, RESPONSE_CACHED);
+    put_u32(&n->out, b->count);
+    for (uint32_t i = 0; i < b->count; i++) {
+        struct neg_cached *c = b->cached[i];
+
+        put_u32(&n->out, neg_cache_number(n, c));
+        list_remove(&c->ready);
+        list_remove(&c->lru);
+        list_append(&n->lru, &c->lru);
+        c->is_ready = false;
+        c->hits = 0;
+        memset(c->hit, 0, (size_t)n->opt.member_count * sizeof *c->hit);
+    }
+}
+
+static void emit_cached(struct negotiator *n, struct batch *b)
+{
+    while (!list_is_empty(&n->ready_cached)) {
+        struct neg_cached *c = list_entry(n->ready_cached.next, struct neg_cached, ready);
+        const struct wire_request *first = &c->request->r;
+        uint64_t limit = limit_for(n, first);
+
+        b->cached[0] = c;
+        b->count = 1;
+        b->bytes = c->bytes;
+        b->skipped = 0;
+        for (struct list *node = c->ready.next; node != &n->ready_cached;
+             node = node->next) {
+            struct neg_cached *other = list_entry(node, struct neg_cached, ready);
+
+            if (b->bytes + b->skipped > limit)
+                break;
+            if (joins(n, b, first, &other->request->r, limit))
+                b->cached[b->count++] = other;
+        }
+        count_batch(n, b);
+        write_cached_batch(n, b);
+    }
+}
+
+/* The earliest time at which ready tensors must go; 0: now. */
+static uint64_t hold_until_us(const struct negotiator *n, uint64_t now_us)
+{
+    uint64_t oldest = UINT64_MAX;
+    bool more_may_come = false;
+
+    if (!list_is_empty(&n->ready))
+        oldest = list_entry(n->ready.next, struct neg_tensor, order)->ready_us;
+    if (!list_is_empty(&n->ready_cached)) {
+        uint64_t us = list_entry(n->ready_cached.next, struct neg_cached, ready)->ready_us;
+
+        oldest = us < oldest ? us : oldest;
+    }
+    list_each(node, &n->pending) {
+        const struct neg_tensor *t = list_entry(node, struct neg_tensor, order);
+
+        more_may_come |= is_fusable(&neg_any_request(n, t)->r) &&
+                         t->first_us + n->opt.window_us > now_us;
+    }
+    return more_may_come && n->opt.fusion_bytes > 0 ? oldest + n->opt.window_us : 0;
+}
+
+static uint32_t list_length(const struct list *head)
+{
+    uint32_t count = 0;
+
+    list_each(node, head)
+        count++;
+    return count;
+}
+
+static bool is_idle(const struct negotiator *n)
+{
+    return list_is_empty(&n->ready) && list_is_empty(&n->ready_cached);
+}
+
+bool neg_has_work(const struct negotiator *n)
+{
+    return n->out_count > 0 || !is_idle(n);
+}
+
+uint64_t neg_due_us(const struct negotiator *n)
+{
+    if (is_idle(n))
+        return UINT64_MAX;
+    return hold_until_us(n, 0);
+}
+
+static enum hvd_status emit_batches(struct negotiator *n, struct hvd_error *err)
+{
+    uint32_t most = list_length(&n->ready) + list_length(&n->ready_cached);
+    struct batch b = {.tensors = malloc(most * sizeof *b.tensors),
+                      .cached = malloc(most * sizeof *b.cached)};
+    int *numbers = malloc(most * sizeof *numbers);
+    enum hvd_status status = HVD_OK;
+
+    if (b.tensors == NULL || b.cached == NULL || numbers == NULL) {
+        status = error_set(err, HVD_NOMEM, -1, "no memory for a batch");
+    } else {
+        emit_cached(n, &b);
+        emit_tensors(n, &b, numbers);
+    }
+    free(b.tensors);
+    free(b.cached);
+    free(numbers);
+    return status;
+}
+
+enum hvd_status neg_emit(struct negotiator *n, uint64_t now_us, struct strbuf *out,
+                         uint32_t *count_p, struct hvd_error *err)
+{
+    if (!is_idle(n) && hold_until_us(n, now_us) <= now_us)
+        TRY(emit_batches(n, err));
+    if (n->out.failed)
+        return error_set(err, HVD_NOMEM, -1, "no memory for responses");
+    strbuf_add(out, n->out.text, n->out.length);
+    *count_p += n->out_count;
+    n->out_count = 0;
+    strbuf_clear(&n->out);
+    return HVD_OK;
+}

@@ -1,0 +1,445 @@
+/*
+ * member.c: this rank as a member of a process set: sends what it has to announce, and does
+ * the coordinator's responses one after the other.
+ *
+ * Responses are done in their order.  One that cannot be done yet blocks those behind it:
+ * a batch whose board is still in use, a removal while tasks of the set are committed.
+ */
+#include "engine/engine_int.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+
+#include <stdlib.h>
+
+#define LOG_COMPONENT "engine"
+
+static void broken(struct engine *e, struct hvd_error *err)
+{
+    error_prefix(err, "rank %d", e->topo->rank);
+    mesh_fail(e->mesh, err);
+}
+
+/* ---- To the coordinator ------------------------------------------------------------ */
+
+static void put_acked(struct pset *s, struct strbuf *out, uint32_t count)
+{
+    for (int i = 0; i < 4; i++)
+        out->text[9 + i] = (char)(s->seq >> (8 * i));
+    patch_message_count(out, 0, count);
+    s->acked = s->seq;
+}
+
+static void send_out(struct engine *e, struct pset *s, struct strbuf *out, uint32_t count)
+{
+    struct hvd_error err;
+
+    if (out->failed) {
+        error_set(&err, HVD_NOMEM, e->topo->rank, "no memory for a message");
+        broken(e, &err);
+        return;
+    }
+    if (s->orphans == 0)
+        put_acked(s, out, count);
+    else
+        patch_message_count(out, 0, count);
+    if (s->neg != NULL)
+        engine_on_message(e, e->topo->rank, (const uint8_t *)out->text, out->length);
+    else if (mesh_post(e->mesh, s->ranks[0], out->text, out->length, &err) != HVD_OK &&
+             mesh_verdict(e->mesh) == NULL)
+        broken(e, &err);
+}
+
+void member_flush(struct engine *e, struct pset *s)
+{
+    uint32_t requests = s->request_count, hits = s->hit_count;
+
+    s->request_count = s->hit_count = 0;
+    if (requests > 0)
+        send_out(e, s, &s->requests, requests);
+    if (hits > 0)
+        send_out(e, s, &s->hits, hits);
+}
+
+/* ---- The cache of this member ------------------------------------------------------ */
+
+void cached_free(struct pset *s, struct cached *c)
+{
+    if (hash_get(&s->cache, c->name, c->name_bytes) == c)
+        hash_remove(&s->cache, c->name, c->name_bytes);
+    s->by_number[c->number] = NULL;
+    plan_release(&c->plan);
+    free(c->name);
+    free(c);
+}
+
+static struct cached *cached_new(const struct entry *t, const struct wire_tensor *w,
+                                 uint32_t seq)
+{
+    struct cached *c = calloc(1, sizeof *c);
+
+    if (c == NULL)
+        return NULL;
+    c->name = strdup(t->name);
+    c->name_bytes = t->name_bytes;
+    c->op = t->op;
+    c->dtype = t->dtype;
+    c->reduce = t->reduce;
+    c->ndim = t->ndim;
+    c->root = t->root;
+    c->prescale = t->prescale;
+    c->postscale = t->postscale;
+    memcpy(c->shape, t->shape, sizeof c->shape);
+    c->number = w->cached - 1;
+    c->seq = seq;
+    c->turn = w->turn;
+    if (c->name == NULL) {
+        free(c);
+        return NULL;
+    }
+    return c;
+}
+
+/* Remembers t under its number; takes the plan. */
+enum hvd_status member_cache_add(struct engine *e, struct pset *s, const struct entry *t,
+                                 const struct wire_tensor *w, struct plan *p)
+{
+    struct cached *c;
+
+    if (w->cached > CACHE_NUMBERS || s->by_number[w->cached - 1] != NULL)
+        return HVD_PROTO;
+    c = cached_new(t, w, s->seq + 1);
+    if (c == NULL || hash_put(&s->cache, c->name, c->name_bytes, c) != 0)
+        return HVD_NOMEM;
+    c->plan = *p;
+    *p = (struct plan){0};
+    plan_call(&c->call, s, c->op, c->dtype, c->reduce, c->root, c->prescale, c->postscale,
+              &c->plan);
+    c->call.board = BATCH_BOARDS + c->number;
+    s->by_number[c->number] = c;
+    return HVD_OK;
+}
+
+/* ---- Responses --------------------------------------------------------------------- */
+
+static enum hvd_status do_revoke(struct engine *e, struct pset *s, struct wire_in *in,
+                                 struct hvd_error *err)
+{
+    uint32_t number = get_u32(in), seq = get_u32(in);
+    int promising = (int)get_u32(in);
+    struct cached *c;
+
+    if (in->failed || number >= CACHE_NUMBERS || promising < 0 || promising >= s->count)
+        return error_set(err, HVD_PROTO, -1, "revocation not understood");
+    c = s->by_number[number];
+    if (c == NULL || c->seq != seq)
+        return error_set(err, HVD_PROTO, -1, "revocation of an unknown number");
+    direct_take_back(e, s, c, promising);
+    cached_free(s, c);
+    return HVD_OK;
+}
+
+static enum hvd_status do_joined(struct engine *e, struct pset *s, struct wire_in *in,
+                                 struct hvd_error *err)
+{
+    int member = (int)get_u32(in);
+
+    if (in->failed || member < 0 || member >= s->count)
+        return error_set(err, HVD_PROTO, -1, "join not understood");
+    s->joined_count++;
+    direct_recheck_orphans(e, s, member);
+    for (int i = 0; i < CACHE_NUMBERS; i++) {
+        struct cached *c = s->by_number[i];
+
+        if (c == NULL)
+            continue;
+        direct_take_back(e, s, c, member);
+        cached_free(s, c);
+    }
+    return HVD_OK;
+}
+
+static enum hvd_status do_join_done(struct engine *e, struct pset *s, struct wire_in *in,
+                                    struct hvd_error *err)
+{
+    int last = (int)get_u32(in);
+    uint32_t n = get_u32(in);
+    struct entry *t = s->join_entry;
+
+    for (uint32_t i = 0; i < n && i < OP_KIND_COUNT; i++)
+        s->unnamed[i] = (int64_t)get_u64(in);
+    if (in->failed || n != OP_KIND_COUNT)
+        return error_set(err, HVD_PROTO, -1, "end of join not understood");
+    s->joined_count = 0;
+    s->join_entry = NULL;
+    if (t != NULL) {
+        t->value = last;
+        entry_complete(e, t, HVD_OK, NULL);
+    }
+    return HVD_OK;
+}
+
+static bool is_target(const struct wire_failure *f, int self)
+{
+    for (uint32_t i = 0; i < f->target_count; i++) {
+        struct wire_in in = wire_in_from(f->targets + 4 * (size_t)i, 4);
+
+        if ((int)get_u32(&in) == self)
+            return true;
+    }
+    return f->target_count == 0;
+}
+
+static enum hvd_status do_error(struct engine *e, struct pset *s, struct wire_in *in,
+                                struct hvd_error *err)
+{
+    struct wire_failure f;
+    struct hvd_error why;
+    struct entry *t;
+
+    TRY(get_failure(in, &f, err));
+    if (!is_target(&f, s->self))
+        return HVD_OK;
+    t = hash_get(&s->inflight, f.name, f.name_bytes);
+    if (t == NULL || t->state != ENTRY_ANNOUNCED)
+        return error_set(err, HVD_PROTO, -1, "failure of an unknown tensor");
+    error_set(&why, f.status, f.rank, "%.*s", f.text_bytes, f.text);
+    entry_complete(e, t, f.status, &why);
+    return HVD_OK;
+}
+
+static bool has_tasks(const struct engine *e, const struct pset *s)
+{
+    if (s->running > 0)
+        return true;
+    list_each(node, &e->direct) {
+        const struct entry *t = list_entry(node, struct entry, node);
+
+        if (t->set == s && t->task != NULL && coll_is_committed(t->task))
+            return true;
+    }
+    return false;
+}
+
+static enum hvd_status do_set_added(struct engine *e, struct pset *s, struct wire_in *in,
+                                    struct hvd_error *err)
+{
+    int id = (int)get_u32(in), slot = (int)get_u32(in);
+    uint32_t epoch = get_u32(in);
+    uint16_t name_bytes = get_u16(in);
+    const char *name = (const char *)get_bytes(in, name_bytes);
+    uint32_t n = get_u32(in);
+    struct pset *added;
+    struct entry *t;
+    int *ranks;
+
+    if (in->failed || n == 0 || n > (uint32_t)e->topo->size || id <= 0 || id >= TEAM_SLOTS ||
+        slot <= 0 || slot >= TEAM_SLOTS)
+        return error_set(err, HVD_PROTO, -1, "new process set not understood");
+    ranks = malloc(n * sizeof *ranks);
+    if (ranks == NULL)
+        return error_set(err, HVD_NOMEM, -1, "no memory for a process set");
+    for (uint32_t i = 0; i < n; i++)
+        ranks[i] = (int)get_u32(in);
+    t = hash_get(&s->inflight, name, name_bytes);
+    if (pset_new(e, id, slot, epoch, ranks, (int)n, &added, err) == HVD_OK)
+        engine_replay_early(e, added);
+    free(ranks);
+    if (added == NULL)
+        return err->status;
+    if (t != NULL) {
+        t->value = id;
+        entry_complete(e, t, HVD_OK, NULL);
+    }
+    return HVD_OK;
+}
+
+static enum hvd_status do_set_removed(struct engine *e, struct pset *s,
+                                      struct wire_in *in, struct hvd_error *err)
+{
+    int id = (int)get_u32(in);
+    uint16_t name_bytes = get_u16(in);
+    const char *name = (const char *)get_bytes(in, name_bytes);
+    struct pset *removed = !in->failed && id > 0 ? pset_find(e, id) : NULL;
+    struct hvd_error why;
+    struct entry *t;
+
+    if (removed == NULL)
+        return error_set(err, HVD_PROTO, -1, "removal not understood");
+    if (has_tasks(e, removed))
+        return HVD_AGAIN;
+    error_set(&why, HVD_REMOVED, -1, "process set %d was removed", id);
+    pset_fail(e, removed, HVD_REMOVED, &why, true);
+    pset_free(e, removed);
+    t = hash_get(&s->inflight, name, name_bytes);
+    if (t != NULL)
+        entry_complete(e, t, HVD_OK, NULL);
+    return HVD_OK;
+}
+
+static enum hvd_status do_tune(struct engine *e, struct wire_in *in,
+                               struct hvd_error *err)
+{
+    double cycle_ms = get_f64(in);
+    uint64_t fusion = get_u64(in);
+
+    if (in->failed)
+        return error_set(err, HVD_PROTO, -1, "tuning not understood");
+    e->conf->cycle_time_ms = cycle_ms;
+    e->conf->fusion_threshold = fusion;
+    for (int i = 0; i < TEAM_SLOTS; i++)
+        if (e->sets[i] != NULL && e->sets[i]->neg != NULL)
+            neg_tune(e->sets[i]->neg, fusion, (uint64_t)(cycle_ms * 1000));
+    return HVD_OK;
+}
+
+/* ---- Batches ------------------------------------------------------------------------ */
+
+/* The board of the next batch is free here: its last batch has ended. */
+static bool is_board_free(const struct pset *s)
+{
+    return (s->running_mask >> (s->batches % BATCH_BOARDS) & 1) == 0;
+}
+
+static enum hvd_status take_tensor(struct engine *e, struct pset *s, struct batch *b,
+                                   int i, const struct wire_tensor *w,
+                                   struct hvd_error *err)
+{
+    struct entry *t = hash_get(&s->inflight, w->name, w->name_bytes);
+    struct plan p;
+
+    b->counts[i] = w->count;
+    if (t == NULL && s->joined_count > 0)
+        return HVD_OK;                  /* this rank has joined: neutral elements */
+    if (t == NULL || t->state != ENTRY_ANNOUNCED)
+        return error_set(err, HVD_PROTO, -1, "batch with unknown tensor %.*s",
+                         w->name_bytes, w->name);
+    b->entries[i] = t;
+    t->state = ENTRY_BATCH;
+    TRY(plan_make(&p, s, t, w, err));
+    TRY(entry_prepare_output(t, &p, err));
+    if (b->count == 1) {
+        b->plan = p;                    /* batches of several have no counts */
+        TRY(plan_make(&p, s, t, w, err));
+    }
+    if (w->cached > 0 && member_cache_add(e, s, t, w, &p) != HVD_OK) {
+        plan_release(&p);
+        return error_set(err, HVD_NOMEM, -1, "no memory for the cache");
+    }
+    plan_release(&p);
+    return HVD_OK;
+}
+
+static enum hvd_status do_execute(struct engine *e, struct pset *s, struct wire_in *in,
+                                  struct hvd_error *err)
+{
+    struct wire_batch w;
+    struct wire_tensor tensor;
+    struct batch *b;
+    enum hvd_status status = HVD_OK;
+
+    if (!is_board_free(s))
+        return HVD_AGAIN;
+    TRY(get_batch(in, &w, err));
+    b = batch_new((int)w.tensor_count);
+    if (b == NULL)
+        return error_set(err, HVD_NOMEM, -1, "no memory for a batch");
+    for (uint32_t i = 0; i < w.tensor_count; i++) {
+        TRY_OUT(get_tensor(in, &tensor, err));
+        TRY_OUT(take_tensor(e, s, b, (int)i, &tensor, err));
+    }
+    return execute_batch(e, s, b, &w);
+out:
+    batch_free(e, b);
+    return status;
+}
+
+static enum hvd_status do_cached(struct engine *e, struct pset *s, struct wire_in *in,
+                                 struct hvd_error *err)
+{
+    uint32_t n = get_u32(in);
+    struct wire_batch w = {.tensor_count = n};
+    struct batch *b;
+
+    if (!is_board_free(s))
+        return HVD_AGAIN;
+    if (in->failed || n == 0 || n > LIST_LIMIT)
+        return error_set(err, HVD_PROTO, -1, "cached batch not understood");
+    b = batch_new((int)n);
+    if (b == NULL)
+        return error_set(err, HVD_NOMEM, -1, "no memory for a batch");
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t number = get_u32(in);
+        struct cached *c = !in->failed && number < CACHE_NUMBERS ? s->by_number[number]
+                                                                 : NULL;
+
+        if (c == NULL || c->entry == NULL || c->entry->state != ENTRY_HIT ||
+            entry_prepare_output(c->entry, &c->plan, err) != HVD_OK) {
+            batch_free(e, b);
+            return error_set(err, HVD_PROTO, -1, "cached batch with number %u", number);
+        }
+        w.op = c->op;
+        w.dtype = c->dtype;
+        w.reduce = c->reduce;
+        w.root = c->root;
+        w.prescale = c->prescale;
+        w.postscale = c->postscale;
+        b->entries[i] = c->entry;
+        b->counts[i] = c->entry->count;
+        c->entry->state = ENTRY_BATCH;
+        c->entry->cached = NULL;
+        c->entry = NULL;
+        if (n == 1)
+            b->borrowed = &c->call;
+    }
+    return execute_batch(e, s, b, &w);
+}
+
+static enum hvd_status do_response(struct engine *e, struct pset *s, struct wire_in *in,
+                                   struct hvd_error *err)
+{
+    switch (get_u8(in)) {
+    case RESPONSE_EXECUTE:
+        return do_execute(e, s, in, err);
+    case RESPONSE_CACHED:
+        return do_cached(e, s, in, err);
+    case RESPONSE_ERROR:
+        return do_error(e, s, in, err);
+    case RESPONSE_REVOKE:
+        return do_revoke(e, s, in, err);
+    case RESPONSE_JOINED:
+        return do_joined(e, s, in, err);
+    case RESPONSE_JOIN_DONE:
+        return do_join_done(e, s, in, err);
+    case RESPONSE_SET_ADDED:
+        return do_set_added(e, s, in, err);
+    case RESPONSE_SET_REMOVED:
+        return do_set_removed(e, s, in, err);
+    case RESPONSE_TUNE:
+        return do_tune(e, in, err);
+    }
+    return error_set(err, HVD_PROTO, -1, "response not understood");
+}
+
+void member_process(struct engine *e, struct pset *s)
+{
+    while (!list_is_empty(&s->responses) && mesh_verdict(e->mesh) == NULL) {
+        struct inbound *m = list_entry(s->responses.next, struct inbound, node);
+        struct wire_in in = wire_in_from(m->bytes + m->at, m->n - m->at);
+        struct hvd_error err = {.rank = -1};
+        enum hvd_status status = do_response(e, s, &in, &err);
+
+        if (status == HVD_AGAIN)
+            return;
+        if (status != HVD_OK) {
+            broken(e, &err);
+            return;
+        }
+        s->seq++;
+        m->at = (size_t)(in.at - m->bytes);
+        if (--m->left == 0) {
+            list_remove(&m->node);
+            free(m);
+        }
+    }
+}

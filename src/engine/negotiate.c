@@ -1,0 +1,435 @@
+/*
+ * negotiate.c: announcements come in, responses go out.
+ *
+ * 1. A tensor is ready when every member has announced it or has joined.
+ * 2. A disagreement is found at the announcement that shows it.  Those who have announced
+ *    get the error at once; a tomb remembers who has not, and their announcement of that
+ *    name gets the same error when it comes.
+ * 3. All members get the same responses in the same order; ERROR names its targets.
+ */
+#include "engine/negotiate_int.h"
+
+#include <stdlib.h>
+
+struct negotiator *neg_new(const struct neg_options *opt)
+{
+    struct negotiator *n = calloc(1, sizeof *n);
+    size_t members = (size_t)opt->member_count;
+
+    if (n == NULL)
+        return NULL;
+    n->opt = *opt;
+    n->next_id = 1;
+    list_init(&n->pending);
+    list_init(&n->ready);
+    strbuf_init(&n->out);
+    n->ranks = malloc(members * sizeof *n->ranks);
+    n->acked = calloc(members, sizeof *n->acked);
+    n->joined = calloc(members, sizeof *n->joined);
+    if (n->ranks == NULL || n->acked == NULL || n->joined == NULL || !neg_cache_init(n)) {
+        neg_free(n);
+        return NULL;
+    }
+    memcpy(n->ranks, opt->ranks, members * sizeof *n->ranks);
+    return n;
+}
+
+static void tomb_free(struct negotiator *n, struct neg_tomb *tomb)
+{
+    hash_remove(&n->tombs, tomb->name, tomb->name_bytes);
+    free(tomb->name);
+    free(tomb->owed);
+    free(tomb);
+}
+
+void neg_free(struct negotiator *n)
+{
+    if (n == NULL)
+        return;
+    while (!list_is_empty(&n->pending))
+        neg_tensor_free(n, list_entry(n->pending.next, struct neg_tensor, order));
+    while (!list_is_empty(&n->ready))
+        neg_tensor_free(n, list_entry(n->ready.next, struct neg_tensor, order));
+    for (size_t i = 0; i < n->tombs.capacity; i++)
+        if (n->tombs.slots[i].value != NULL)
+            tomb_free(n, n->tombs.slots[i].value);
+    neg_cache_release(n);
+    neg_sets_release(n);
+    hash_release(&n->names);
+    hash_release(&n->tombs);
+    strbuf_release(&n->out);
+    free(n->ranks);
+    free(n->acked);
+    free(n->joined);
+    free(n);
+}
+
+void neg_begin_response(struct negotiator *n, enum response_kind kind)
+{
+    put_u8(&n->out, kind);
+    n->out_count++;
+    n->seq++;
+    n->counters.responses++;
+}
+
+uint64_t neg_elements(const struct wire_request *r)
+{
+    uint64_t count = 1;
+
+    for (int i = 0; i < r->ndim; i++)
+        count *= (uint64_t)r->shape[i];
+    return count;
+}
+
+struct neg_request *neg_request_copy(const struct wire_request *r)
+{
+    size_t split_bytes = 8 * (size_t)r->split_count;
+    struct neg_request *q =
+        malloc(sizeof *q + r->name_bytes + r->problem_bytes + split_bytes + 1);
+    char *at;
+
+    if (q == NULL)
+        return NULL;
+    q->r = *r;
+    at = q->bytes;
+    memcpy(at, r->name, r->name_bytes);
+    q->r.name = at;
+    at += r->name_bytes;
+    if (r->problem_bytes > 0)
+        memcpy(at, r->problem, r->problem_bytes);
+    q->r.problem = at;
+    at += r->problem_bytes;
+    if (split_bytes > 0)
+        memcpy(at, r->splits, split_bytes);
+    q->r.splits = (const uint8_t *)at;
+    return q;
+}
+
+void neg_tensor_free(struct negotiator *n, struct neg_tensor *t)
+{
+    hash_remove(&n->names, t->name, t->name_bytes);
+    list_remove(&t->order);
+    for (int m = 0; m < n->opt.member_count; m++)
+        free(t->by_member[m]);
+    free(t->by_member);
+    free(t);
+}
+
+const struct neg_request *neg_any_request(const struct negotiator *n,
+                                          const struct neg_tensor *t)
+{
+    for (int m = 0; m < n->opt.member_count; m++)
+        if (t->by_member[m] != NULL)
+            return t->by_member[m];
+    return NULL;
+}
+
+static struct neg_tensor *tensor_for(struct negotiator *n, struct neg_request *q,
+                                     uint64_t now_us)
+{
+    struct neg_tensor *t = hash_get(&n->names, q->r.name, q->r.name_bytes);
+
+    if (t != NULL)
+        return t;
+    t = calloc(1, sizeof *t);
+    if (t == NULL)
+        return NULL;
+    t->by_member = calloc((size_t)n->opt.member_count, sizeof *t->by_member);
+    t->name = q->r.name;
+    t->name_bytes = q->r.name_bytes;
+    t->first_us = now_us;
+    if (t->by_member == NULL || hash_put(&n->names, t->name, t->name_bytes, t) != 0) {
+        free(t->by_member);
+        free(t);
+        return NULL;
+    }
+    list_append(&n->pending, &t->order);
+    return t;
+}
+
+/* ---- Failures ------------------------------------------------------------------- */
+
+static void put_error(struct negotiator *n, const char *name, uint16_t name_bytes,
+                      const struct hvd_error *why, const uint8_t *targets, uint32_t count)
+{
+    struct wire_failure f = {.status = (uint8_t)why->status, .rank = why->rank,
+                             .name = name, .name_bytes = name_bytes, .text = why->text,
+                             .text_bytes = (uint16_t)strlen(why->text),
+                             .targets = targets, .target_count = count};
+
+    neg_begin_response(n, RESPONSE_ERROR);
+    put_failure(&n->out, &f);
+    n->counters.errors++;
+}
+
+static struct neg_tomb *tomb_for(struct negotiator *n, const struct neg_tensor *t)
+{
+    struct neg_tomb *tomb = hash_get(&n->tombs, t->name, t->name_bytes);
+
+    if (tomb != NULL)
+        return tomb;
+    tomb = calloc(1, sizeof *tomb);
+    if (tomb == NULL)
+        return NULL;
+    tomb->name = malloc(t->name_bytes);
+    tomb->owed = calloc((size_t)n->opt.member_count, sizeof *tomb->owed);
+    tomb->name_bytes = t->name_bytes;
+    if (tomb->name != NULL)
+        memcpy(tomb->name, t->name, t->name_bytes);
+    if (tomb->name == NULL || tomb->owed == NULL ||
+        hash_put(&n->tombs, tomb->name, tomb->name_bytes, tomb) != 0) {
+        free(tomb->name);
+        free(tomb->owed);
+        free(tomb);
+        return NULL;
+    }
+    return tomb;
+}
+
+/* Without memory for a tomb the late members wait and the stall report names them. */
+static void remember_late_members(struct negotiator *n, const struct neg_tensor *t,
+                                  const struct hvd_error *why)
+{
+    struct neg_tomb *tomb;
+
+    if (t->announced + n->joined_count >= n->opt.member_count)
+        return;
+    tomb = tomb_for(n, t);
+    if (tomb == NULL)
+        return;
+    tomb->why = *why;
+    for (int m = 0; m < n->opt.member_count; m++)
+        if (t->by_member[m] == NULL && !n->joined[m]) {
+            tomb->owed[m]++;
+            tomb->owed_count++;
+        }
+}
+
+void neg_fail(struct negotiator *n, struct neg_tensor *t, const struct hvd_error *why)
+{
+    struct strbuf targets;
+    uint32_t count = 0;
+
+    strbuf_init(&targets);
+    for (int m = 0; m < n->opt.member_count; m++)
+        if (t->by_member[m] != NULL) {
+            put_u32(&targets, (uint32_t)m);
+            count++;
+        }
+    put_error(n, t->name, t->name_bytes, why, (const uint8_t *)targets.text, count);
+    strbuf_release(&targets);
+    remember_late_members(n, t, why);
+    neg_tensor_free(n, t);
+}
+
+/* True: the announcement belongs to an operation that has failed already. */
+static bool is_owed_to_tomb(struct negotiator *n, int member,
+                            const struct wire_request *r)
+{
+    struct neg_tomb *tomb = hash_get(&n->tombs, r->name, r->name_bytes);
+    uint8_t target[4];
+
+    if (tomb == NULL || tomb->owed[member] == 0)
+        return false;
+    for (int i = 0; i < 4; i++)
+        target[i] = (uint8_t)((uint32_t)member >> (8 * i));
+    put_error(n, r->name, r->name_bytes, &tomb->why, target, 1);
+    tomb->owed[member]--;
+    if (--tomb->owed_count == 0)
+        tomb_free(n, tomb);
+    return true;
+}
+
+/* ---- Join ----------------------------------------------------------------------- */
+
+static void drop_tombs_of(struct negotiator *n, int member)
+{
+    for (size_t i = 0; i < n->tombs.capacity; i++) {
+        struct neg_tomb *tomb = n->tombs.slots[i].value;
+
+        if (tomb == NULL || tomb->owed[member] == 0)
+            continue;
+        tomb->owed_count -= tomb->owed[member];
+        tomb->owed[member] = 0;
+        if (tomb->owed_count == 0)
+            tomb_free(n, tomb);
+    }
+}
+
+static void finish_join(struct negotiator *n)
+{
+    neg_begin_response(n, RESPONSE_JOIN_DONE);
+    put_u32(&n->out, (uint32_t)n->ranks[n->last_joined]);
+    put_u32(&n->out, OP_KIND_COUNT);
+    for (int i = 0; i < OP_KIND_COUNT; i++)
+        put_u64(&n->out, (uint64_t)n->join_counters[i]);
+    memset(n->joined, 0, (size_t)n->opt.member_count * sizeof *n->joined);
+    memset(n->join_counters, 0, sizeof n->join_counters);
+    n->joined_count = 0;
+}
+
+static void check_ready(struct negotiator *n, struct neg_tensor *t, uint64_t now_us);
+
+/* A JOIN carries the counters of unnamed operations, so that all go on from the same. */
+static void on_join(struct negotiator *n, int member, const struct wire_request *r,
+                    uint64_t now_us)
+{
+    if (n->joined[member])
+        return;
+    for (uint32_t i = 0; i < r->split_count && i < OP_KIND_COUNT; i++) {
+        int64_t counter = get_split(r->splits, i);
+
+        if (counter > n->join_counters[i])
+            n->join_counters[i] = counter;
+    }
+    n->joined[member] = true;
+    n->joined_count++;
+    n->last_joined = member;
+    drop_tombs_of(n, member);
+    neg_begin_response(n, RESPONSE_JOINED);
+    put_u32(&n->out, (uint32_t)member);
+    neg_cache_clear(n);
+    list_each_safe(node, &n->pending)
+        check_ready(n, list_entry(node, struct neg_tensor, order), now_us);
+    if (n->joined_count == n->opt.member_count)
+        finish_join(n);
+}
+
+/* ---- Announcements -------------------------------------------------------------- */
+
+static bool is_complete(const struct negotiator *n, const struct neg_tensor *t)
+{
+    if (t->announced + n->joined_count < n->opt.member_count)
+        return false;
+    for (int m = 0; m < n->opt.member_count; m++)
+        if (t->by_member[m] == NULL && !n->joined[m])
+            return false;
+    return true;
+}
+
+static void check_ready(struct negotiator *n, struct neg_tensor *t, uint64_t now_us)
+{
+    struct hvd_error why;
+
+    if (neg_check(n, t, &why) != HVD_OK) {
+        neg_fail(n, t, &why);
+        return;
+    }
+    if (!is_complete(n, t))
+        return;
+    if (neg_any_request(n, t)->r.op == OP_SET_ADD) {
+        neg_add_set(n, t);
+    } else if (neg_any_request(n, t)->r.op == OP_SET_REMOVE) {
+        neg_remove_set(n, t);
+    } else {
+        t->is_ready = true;
+        t->ready_us = now_us;
+        list_remove(&t->order);
+        list_append(&n->ready, &t->order);
+    }
+}
+
+static void revoke_if_current(struct negotiator *n, int member,
+                              const struct wire_request *r)
+{
+    struct neg_cached *c;
+
+    if (r->revoked == 0 || r->revoked > (uint32_t)n->cached_limit)
+        return;
+    c = &n->cached[r->revoked - 1];
+    if (c->live && c->seq == r->revoked_seq)
+        neg_cache_revoke(n, c, member);
+}
+
+/* A name that is announced in full by one member cannot stay cached for the others. */
+static void revoke_by_name(struct negotiator *n, int member, const struct wire_request *r)
+{
+    struct neg_cached *c = hash_get(&n->cached_names, r->name, r->name_bytes);
+
+    if (c != NULL)
+        neg_cache_revoke(n, c, member);
+}
+
+enum hvd_status neg_on_request(struct negotiator *n, int member,
+                               const struct wire_request *r, uint64_t now_us,
+                               struct hvd_error *err)
+{
+    struct neg_request *q;
+    struct neg_tensor *t;
+
+    revoke_if_current(n, member, r);
+    if (r->op == HVD_JOIN) {
+        on_join(n, member, r, now_us);
+        return HVD_OK;
+    }
+    if (is_owed_to_tomb(n, member, r))
+        return HVD_OK;
+    revoke_by_name(n, member, r);
+    q = neg_request_copy(r);
+    t = q != NULL ? tensor_for(n, q, now_us) : NULL;
+    if (t == NULL) {
+        free(q);
+        return error_set(err, HVD_NOMEM, -1, "no memory for a request");
+    }
+    if (t->by_member[member] != NULL) {
+        free(q);
+        return error_set(err, HVD_PROTO, n->ranks[member], "rank %d announced %.*s twice",
+                         n->ranks[member], r->name_bytes, r->name);
+    }
+    t->by_member[member] = q;
+    t->announced++;
+    check_ready(n, t, now_us);
+    return HVD_OK;
+}
+
+void neg_tune(struct negotiator *n, uint64_t fusion_bytes, uint64_t window_us)
+{
+    n->opt.fusion_bytes = fusion_bytes;
+    n->opt.window_us = window_us;
+}
+
+void neg_put_tune(struct negotiator *n, double cycle_ms, uint64_t fusion_bytes)
+{
+    neg_begin_response(n, RESPONSE_TUNE);
+    put_f64(&n->out, cycle_ms);
+    put_u64(&n->out, fusion_bytes);
+    neg_tune(n, fusion_bytes, (uint64_t)(cycle_ms * 1000));
+}
+
+void neg_count(const struct negotiator *n, struct neg_counters *counters)
+{
+    *counters = n->counters;
+}
+
+void neg_each_stalled(const struct negotiator *n, uint64_t since_us, neg_stall_fn each,
+                      void *context)
+{
+    bool *missing = calloc((size_t)n->opt.member_count, sizeof *missing);
+    char name[NAME_LIMIT + 1];
+
+    if (missing == NULL)
+        return;
+    list_each(node, &n->pending) {
+        const struct neg_tensor *t = list_entry(node, struct neg_tensor, order);
+
+        if (t->first_us > since_us)
+            continue;
+        for (int m = 0; m < n->opt.member_count; m++)
+            missing[m] = t->by_member[m] == NULL && !n->joined[m];
+        memcpy(name, t->name, t->name_bytes);
+        name[t->name_bytes] = '\0';
+        each(context, name, neg_any_request(n, t)->r.op, t->first_us, missing);
+    }
+    list_each(node, &n->lru) {
+        const struct neg_cached *c = list_entry(node, struct neg_cached, lru);
+
+        if (c->hits == 0 || c->is_ready || c->first_us > since_us)
+            continue;
+        for (int m = 0; m < n->opt.member_count; m++)
+            missing[m] = !c->hit[m] && !n->joined[m];
+        memcpy(name, c->request->r.name, c->request->r.name_bytes);
+        name[c->request->r.name_bytes] = '\0';
+        each(context, name, c->request->r.op, c->first_us, missing);
+    }
+    free(missing);
+}

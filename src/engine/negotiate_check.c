@@ -1,0 +1,195 @@
+/*
+ * negotiate_check.c: do the members mean the same operation?  The checks of one tensor in
+ * their fixed order; the first that fails is the error, with both values and ranks.
+ */
+#include "engine/negotiate_int.h"
+
+#include <stdio.h>
+
+static const char *const op_names[] = {"ALLREDUCE", "ALLGATHER", "BROADCAST", "ALLTOALL",
+                                       "REDUCESCATTER", "BARRIER", "JOIN", "ADD_SET",
+                                       "REMOVE_SET"};
+static const char *const reduce_names[] = {"Average", "Sum", "Adasum", "Min", "Max",
+                                           "Product"};
+
+static const char *kind_name(const struct wire_request *r)
+{
+    if (r->op == HVD_ALLREDUCE && r->reduce == HVD_ADASUM)
+        return "ADASUM";
+    return op_names[r->op];
+}
+
+static const char *shape_text(const struct wire_request *r, char *buffer, size_t capacity)
+{
+    size_t used = (size_t)snprintf(buffer, capacity, "[");
+
+    for (int i = 0; i < r->ndim && used < capacity; i++)
+        used += (size_t)snprintf(buffer + used, capacity - used, "%s%lld",
+                                 i > 0 ? ", " : "", (long long)r->shape[i]);
+    if (used < capacity)
+        snprintf(buffer + used, capacity - used, "]");
+    return buffer;
+}
+
+struct pair {
+    const struct wire_request *a, *b;
+    int rank_a, rank_b;
+};
+
+static enum hvd_status differ(const struct pair *p, struct hvd_error *err,
+                              const char *what, const char *va, const char *vb)
+{
+    return error_set(err, HVD_MISMATCH, p->rank_b,
+                     "mismatched %s: rank %d has %s, but rank %d has %s", what, p->rank_a,
+                     va, p->rank_b, vb);
+}
+
+static bool is_reduction(const struct wire_request *r)
+{
+    return r->op == HVD_ALLREDUCE || r->op == HVD_REDUCESCATTER;
+}
+
+static enum hvd_status check_shape(const struct pair *p, struct hvd_error *err)
+{
+    char sa[512], sb[512];
+
+    if (p->a->ndim == p->b->ndim &&
+        memcmp(p->a->shape, p->b->shape, p->a->ndim * sizeof p->a->shape[0]) == 0)
+        return HVD_OK;
+    return differ(p, err, "shapes", shape_text(p->a, sa, sizeof sa),
+                  shape_text(p->b, sb, sizeof sb));
+}
+
+static enum hvd_status check_factors(const struct pair *p, struct hvd_error *err)
+{
+    char va[96], vb[96];
+
+    snprintf(va, sizeof va, "prescale %.17g postscale %.17g", p->a->prescale,
+             p->a->postscale);
+    snprintf(vb, sizeof vb, "prescale %.17g postscale %.17g", p->b->prescale,
+             p->b->postscale);
+    if (p->a->prescale == p->b->prescale && p->a->postscale == p->b->postscale)
+        return HVD_OK;
+    return differ(p, err, "factors", va, vb);
+}
+
+/* allgather, alltoall: at least one dimension, equal but for the first */
+static enum hvd_status check_rest_of_shape(const struct pair *p, struct hvd_error *err)
+{
+    char what[64], va[32], vb[32];
+
+    snprintf(va, sizeof va, "%d dimensions", p->a->ndim);
+    snprintf(vb, sizeof vb, "%d dimensions", p->b->ndim);
+    if (p->a->ndim != p->b->ndim)
+        return differ(p, err, "tensor ranks", va, vb);
+    for (int i = 1; i < p->a->ndim; i++) {
+        if (p->a->shape[i] == p->b->shape[i])
+            continue;
+        snprintf(what, sizeof what, "sizes of dimension %d", i);
+        snprintf(va, sizeof va, "%lld", (long long)p->a->shape[i]);
+        snprintf(vb, sizeof vb, "%lld", (long long)p->b->shape[i]);
+        return differ(p, err, what, va, vb);
+    }
+    return HVD_OK;
+}
+
+static enum hvd_status check_set_ranks(const struct pair *p, struct hvd_error *err)
+{
+    if (p->a->split_count != p->b->split_count ||
+        (p->a->split_count > 0 &&
+         memcmp(p->a->splits, p->b->splits, 8 * (size_t)p->a->split_count) != 0))
+        return error_set(err, HVD_MISMATCH, p->rank_b,
+                         "ranks %d and %d name different members of the process set",
+                         p->rank_a, p->rank_b);
+    return HVD_OK;
+}
+
+enum hvd_status neg_check_pair(const struct negotiator *n, const struct neg_tensor *t,
+                               int a, int b, struct hvd_error *err)
+{
+    struct pair p = {&t->by_member[a]->r, &t->by_member[b]->r, n->ranks[a], n->ranks[b]};
+    char va[32], vb[32];
+
+    if (p.a->dtype != p.b->dtype)
+        return differ(&p, err, "data types", hvd_dtype_name(p.a->dtype),
+                      hvd_dtype_name(p.b->dtype));
+    if (strcmp(kind_name(p.a), kind_name(p.b)) != 0)
+        return differ(&p, err, "operations", kind_name(p.a), kind_name(p.b));
+    if (is_reduction(p.a) || p.a->op == HVD_BROADCAST)
+        TRY(check_shape(&p, err));
+    if (is_reduction(p.a))
+        TRY(check_factors(&p, err));
+    if (is_reduction(p.a) && p.a->reduce != p.b->reduce)
+        return differ(&p, err, "reduction ops", reduce_names[p.a->reduce],
+                      reduce_names[p.b->reduce]);
+    if (p.a->op == HVD_ALLGATHER || p.a->op == HVD_ALLTOALL)
+        TRY(check_rest_of_shape(&p, err));
+    snprintf(va, sizeof va, "%d", p.a->root >= 0 && p.a->op == HVD_BROADCAST
+                                      ? n->ranks[p.a->root] : p.a->root);
+    snprintf(vb, sizeof vb, "%d", p.b->root >= 0 && p.b->op == HVD_BROADCAST
+                                      ? n->ranks[p.b->root] : p.b->root);
+    if (p.a->root != p.b->root)
+        return differ(&p, err, "root ranks", va, vb);
+    if (p.a->device != p.b->device)
+        return differ(&p, err, "devices", p.a->device ? "GPU" : "CPU",
+                      p.b->device ? "GPU" : "CPU");
+    if (p.a->group_count != p.b->group_count)
+        return error_set(err, HVD_MISMATCH, p.rank_b,
+                         "mismatched groups: rank %d has %u tensors, but rank %d has %u",
+                         p.rank_a, p.a->group_count, p.rank_b, p.b->group_count);
+    if (p.a->op == OP_SET_ADD)
+        TRY(check_set_ranks(&p, err));
+    return HVD_OK;
+}
+
+static bool allows_joined(const struct wire_request *r)
+{
+    return r->op == HVD_ALLREDUCE || r->op == HVD_BARRIER || r->op == HVD_JOIN ||
+           r->op >= OP_SET_ADD;
+}
+
+static enum hvd_status check_joined(const struct negotiator *n,
+                                    const struct wire_request *r, struct hvd_error *err)
+{
+    int m = 0;
+
+    if (n->joined_count == 0 || allows_joined(r))
+        return HVD_OK;
+    while (!n->joined[m])
+        m++;
+    return error_set(err, HVD_UNSUPPORTED, n->ranks[m],
+                     "%s is not supported while ranks have joined (rank %d has)%s",
+                     op_names[r->op], n->ranks[m],
+                     r->op == HVD_ALLGATHER
+                         ? "; if it comes from sparse gradients, use sparse_as_dense"
+                         : "");
+}
+
+enum hvd_status neg_check(const struct negotiator *n, const struct neg_tensor *t,
+                          struct hvd_error *err)
+{
+    int first = 0;
+    const struct wire_request *r;
+
+    while (t->by_member[first] == NULL)
+        first++;
+    r = &t->by_member[first]->r;
+    for (int m = first; m < n->opt.member_count; m++) {
+        const struct neg_request *q = t->by_member[m];
+
+        if (q != NULL && q->r.problem_bytes > 0)
+            return error_set(err, HVD_REMOTE, n->ranks[m],
+                             "rank %d could not take part: %.*s", n->ranks[m],
+                             q->r.problem_bytes, q->r.problem);
+    }
+    for (int m = first + 1; m < n->opt.member_count; m++)
+        if (t->by_member[m] != NULL)
+            TRY(neg_check_pair(n, t, first, m, err));
+    TRY(check_joined(n, r, err));
+    if ((r->op == HVD_ALLGATHER || r->op == HVD_ALLTOALL || r->op == HVD_REDUCESCATTER) &&
+        r->ndim == 0)
+        return error_set(err, HVD_MISMATCH, n->ranks[first],
+                         "%s of a rank-zero tensor (a scalar) is not possible",
+                         op_names[r->op]);
+    return HVD_OK;
+}

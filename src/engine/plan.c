@@ -1,0 +1,170 @@
+/* plan.c: what a response means for the buffers of this rank. */
+#include "engine/engine_int.h"
+
+#include <stdlib.h>
+
+/* Outputs of at least this size come from the arena, which keeps its pages. */
+#define ARENA_OUTPUT_BYTES (64u << 10)
+
+void *output_alloc(size_t bytes)
+{
+    void *p = bytes >= ARENA_OUTPUT_BYTES ? arena_alloc(bytes) : NULL;
+
+    if (p == NULL && posix_memalign(&p, 64, bytes > 0 ? bytes : 1) != 0)
+        return NULL;
+    return p;
+}
+
+void output_free(void *p)
+{
+    if (p != NULL && arena_owns(p))
+        arena_free(p);
+    else
+        free(p);
+}
+
+enum red_op plan_reduce(uint8_t reduce)
+{
+    switch (reduce) {
+    case HVD_MIN:
+        return RED_MIN;
+    case HVD_MAX:
+        return RED_MAX;
+    case HVD_PRODUCT:
+        return RED_PROD;
+    default:
+        return RED_SUM;
+    }
+}
+
+void plan_release(struct plan *p)
+{
+    free(p->counts);
+    free(p->recv_counts);
+    free(p->recv_rows);
+    *p = (struct plan){0};
+}
+
+static uint64_t row_elements(const struct entry *t)
+{
+    uint64_t n = 1;
+
+    for (int i = 1; i < t->ndim; i++)
+        n *= (uint64_t)t->shape[i];
+    return n;
+}
+
+static enum hvd_status plan_allgather(struct plan *p, const struct pset *s,
+                                      const struct entry *t, const struct wire_tensor *w,
+                                      struct hvd_error *err)
+{
+    if (w->size_count != (uint32_t)s->count)
+        return error_set(err, HVD_PROTO, -1, "allgather with %u sizes", w->size_count);
+    p->out_rows = 0;
+    for (int m = 0; m < s->count; m++) {
+        int64_t rows = get_split(w->sizes, (uint32_t)m);
+
+        p->counts[m] = (uint64_t)rows * row_elements(t);
+        p->out_rows += rows;
+    }
+    p->out_count = (uint64_t)p->out_rows * row_elements(t);
+    return HVD_OK;
+}
+
+static enum hvd_status plan_alltoall(struct plan *p, const struct pset *s,
+                                     const struct entry *t, const struct wire_tensor *w,
+                                     struct hvd_error *err)
+{
+    uint32_t n = (uint32_t)s->count, self = (uint32_t)s->self;
+
+    if (w->size_count != n * n)
+        return error_set(err, HVD_PROTO, -1, "alltoall with %u sizes", w->size_count);
+    p->recv_counts = calloc(n, sizeof *p->recv_counts);
+    p->recv_rows = calloc(n, sizeof *p->recv_rows);
+    if (p->recv_counts == NULL || p->recv_rows == NULL)
+        return error_set(err, HVD_NOMEM, -1, "no memory for a plan");
+    p->out_rows = 0;
+    for (uint32_t m = 0; m < n; m++) {
+        p->counts[m] = (uint64_t)get_split(w->sizes, self * n + m) * row_elements(t);
+        p->recv_rows[m] = get_split(w->sizes, m * n + self);
+        p->recv_counts[m] = (uint64_t)p->recv_rows[m] * row_elements(t);
+        p->out_rows += p->recv_rows[m];
+    }
+    p->out_count = (uint64_t)p->out_rows * row_elements(t);
+    return HVD_OK;
+}
+
+/* The first `rows % n` members get one row more. */
+static void plan_reducescatter(struct plan *p, const struct pset *s, const struct entry *t)
+{
+    int64_t rows = t->shape[0], share = rows / s->count, more = rows % s->count;
+
+    for (int m = 0; m < s->count; m++)
+        p->counts[m] = (uint64_t)(share + (m < more)) * row_elements(t);
+    p->out_rows = share + (s->self < more);
+    p->out_count = p->counts[s->self];
+}
+
+enum hvd_status plan_make(struct plan *p, const struct pset *s, const struct entry *t,
+                          const struct wire_tensor *w, struct hvd_error *err)
+{
+    *p = (struct plan){.out_count = t->count, .out_rows = -1};
+    if (t->op != HVD_ALLGATHER && t->op != HVD_ALLTOALL && t->op != HVD_REDUCESCATTER)
+        return HVD_OK;
+    p->counts = calloc((size_t)s->count, sizeof *p->counts);
+    if (p->counts == NULL)
+        return error_set(err, HVD_NOMEM, -1, "no memory for a plan");
+    if (t->op == HVD_ALLGATHER)
+        return plan_allgather(p, s, t, w, err);
+    if (t->op == HVD_ALLTOALL)
+        return plan_alltoall(p, s, t, w, err);
+    plan_reducescatter(p, s, t);
+    return HVD_OK;
+}
+
+static enum coll_op coll_op_of(uint8_t op, uint8_t reduce)
+{
+    static const enum coll_op ops[] = {
+        [HVD_ALLREDUCE] = COLL_ALLREDUCE,   [HVD_ALLGATHER] = COLL_ALLGATHER,
+        [HVD_BROADCAST] = COLL_BROADCAST,   [HVD_ALLTOALL] = COLL_ALLTOALL,
+        [HVD_REDUCESCATTER] = COLL_REDUCESCATTER, [HVD_BARRIER] = COLL_BARRIER,
+    };
+
+    return op == HVD_ALLREDUCE && reduce == HVD_ADASUM ? COLL_ADASUM : ops[op];
+}
+
+/* All of a call but its buffers, count, board and turn. */
+void plan_call(struct coll_call *call, const struct pset *s, uint8_t op, uint8_t dtype,
+               uint8_t reduce, int root, double prescale, double postscale,
+               const struct plan *p)
+{
+    *call = (struct coll_call){
+        .op = coll_op_of(op, reduce), .dtype = dtype, .reduce = plan_reduce(reduce),
+        .counts = p->counts, .recv_counts = p->recv_counts, .root = root,
+        .prescale = prescale, .postscale = postscale,
+        .divisor = reduce == HVD_AVERAGE && (op == HVD_ALLREDUCE ||
+                                             op == HVD_REDUCESCATTER) ? s->count : 1,
+    };
+}
+
+enum hvd_status entry_prepare_output(struct entry *t, const struct plan *p,
+                                     struct hvd_error *err)
+{
+    size_t bytes = p->out_count * hvd_dtype_bytes(t->dtype);
+
+    t->out_rows = p->out_rows;
+    if (p->recv_rows != NULL) {
+        t->recv_rows = malloc((size_t)t->set->count * sizeof *t->recv_rows);
+        if (t->recv_rows == NULL)
+            return error_set(err, HVD_NOMEM, -1, "no memory for received splits");
+        memcpy(t->recv_rows, p->recv_rows, (size_t)t->set->count * sizeof *t->recv_rows);
+    }
+    if (t->output != NULL || t->op == HVD_BARRIER)
+        return HVD_OK;
+    t->output = output_alloc(bytes);
+    if (t->output == NULL)
+        return error_set(err, HVD_NOMEM, -1, "no memory for an output of %zu bytes",
+                         bytes);
+    t->own_output = true;
+    return HVD_OK;
+}

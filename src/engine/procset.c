@@ -1,0 +1,154 @@
+/* procset.c: process sets of this rank: the global one, static and dynamic ones. */
+#include "engine/engine_int.h"
+
+#include <stdlib.h>
+
+static int position_of(const int *ranks, int count, int rank)
+{
+    for (int i = 0; i < count; i++)
+        if (ranks[i] == rank)
+            return i;
+    return -1;
+}
+
+static int capacity_of(const struct engine *e)
+{
+    int most = CACHE_NUMBERS - CACHE_SLACK;
+
+    return e->conf->cache_capacity < most ? (int)e->conf->cache_capacity : most;
+}
+
+/* The coordinator's own member forgets the name at once: it must not start it again. */
+static void keep_promise(void *context, uint32_t number)
+{
+    struct pset *s = context;
+    struct cached *c = s->by_number[number];
+
+    if (c != NULL && hash_get(&s->cache, c->name, c->name_bytes) == c)
+        hash_remove(&s->cache, c->name, c->name_bytes);
+}
+
+static enum hvd_status join_set(struct engine *e, struct pset *s, struct hvd_error *err)
+{
+    struct neg_options opt = {
+        .member_count = s->count, .ranks = s->ranks,
+        .cache_capacity = capacity_of(e),
+        .fusion_bytes = e->conf->fusion_threshold,
+        .window_us = (uint64_t)(e->conf->cycle_time_ms * 1000),
+        .group_fusion = !e->conf->disable_group_fusion,
+        .on_promise = keep_promise, .context = s,
+    };
+
+    TRY(coll_team_new(e->mesh, s->ranks, s->count, s->slot, s->epoch, &s->team, err));
+    s->direct = coll_team_is_local(s->team);
+    s->by_number = calloc(CACHE_NUMBERS, sizeof *s->by_number);
+    if (s->self == 0)
+        s->neg = neg_new(&opt);
+    if (s->by_number == NULL || (s->self == 0 && s->neg == NULL))
+        return error_set(err, HVD_NOMEM, -1, "no memory for process set %d", s->id);
+    return HVD_OK;
+}
+
+enum hvd_status pset_new(struct engine *e, int id, int slot, uint32_t epoch,
+                         const int *ranks, int count, struct pset **set_p,
+                         struct hvd_error *err)
+{
+    struct pset *s = calloc(1, sizeof *s);
+    enum hvd_status status = HVD_OK;
+
+    *set_p = NULL;
+    if (s == NULL)
+        return error_set(err, HVD_NOMEM, -1, "no memory for process set %d", id);
+    s->id = id;
+    s->slot = slot;
+    s->epoch = epoch;
+    s->count = count;
+    s->self = position_of(ranks, count, e->topo->rank);
+    list_init(&s->responses);
+    strbuf_init(&s->requests);
+    strbuf_init(&s->hits);
+    s->ranks = malloc((size_t)count * sizeof *s->ranks);
+    if (s->ranks == NULL) {
+        status = error_set(err, HVD_NOMEM, -1, "no memory for process set %d", id);
+        goto out;
+    }
+    memcpy(s->ranks, ranks, (size_t)count * sizeof *ranks);
+    if (s->self >= 0)
+        TRY_OUT(join_set(e, s, err));
+    pthread_mutex_lock(&e->front);
+    e->sets[id] = s;
+    pthread_mutex_unlock(&e->front);
+    *set_p = s;
+out:
+    if (status != HVD_OK)
+        pset_free(e, s);
+    return status;
+}
+
+void pset_cache_clear(struct pset *s)
+{
+    for (int i = 0; i < CACHE_NUMBERS && s->by_number != NULL; i++)
+        if (s->by_number[i] != NULL)
+            cached_free(s, s->by_number[i]);
+}
+
+void pset_free(struct engine *e, struct pset *s)
+{
+    struct list *node;
+
+    pthread_mutex_lock(&e->front);
+    if (e->sets[s->id] == s)
+        e->sets[s->id] = NULL;
+    pthread_mutex_unlock(&e->front);
+    pset_cache_clear(s);
+    while ((node = list_pop(&s->responses)) != NULL)
+        free(list_entry(node, struct inbound, node));
+    if (s->team != NULL)
+        coll_team_free(s->team);
+    neg_free(s->neg);
+    hash_release(&s->inflight);
+    hash_release(&s->cache);
+    strbuf_release(&s->requests);
+    strbuf_release(&s->hits);
+    free(s->by_number);
+    free(s->ranks);
+    free(s);
+}
+
+struct pset *pset_find(struct engine *e, int id)
+{
+    return id >= 0 && id < TEAM_SLOTS ? e->sets[id] : NULL;
+}
+
+static void fail_entry(struct engine *e, struct entry *t, enum hvd_status status,
+                       const struct hvd_error *why)
+{
+    if (t->task != NULL)
+        coll_cancel(t->task);
+    t->task = NULL;
+    if (t->state == ENTRY_DIRECT)
+        list_remove(&t->node);
+    if (t->cached != NULL)
+        t->cached->entry = NULL;
+    t->cached = NULL;
+    if (t->set->join_entry == t)
+        t->set->join_entry = NULL;
+    entry_complete(e, t, status, why);
+}
+
+/* Fails what is in flight; without `committed_too` only what has changed nothing yet. */
+void pset_fail(struct engine *e, struct pset *s, enum hvd_status status,
+               const struct hvd_error *why, bool committed_too)
+{
+    if (committed_too)
+        execute_fail(e, s, status, why);
+    for (size_t i = 0; i < s->inflight.capacity; i++) {
+        struct entry *t = s->inflight.slots[i].value;
+
+        if (t == NULL || (!committed_too && t->state == ENTRY_BATCH) ||
+            (!committed_too && t->task != NULL && coll_is_committed(t->task)))
+            continue;
+        fail_entry(e, t, status, why);
+    }
+    s->request_count = s->hit_count = 0;
+}
