@@ -530,7 +530,8 @@ void peer_expire(struct hvd_server *s, uint64_t now_us)
     list_each_safe(node, &s->unproved) {
         p = list_entry(node, struct peer, node);
         if (p->deadline_us <= now_us)
-            peer_refuse(s, p, "it did not prove the job key in time");
+            peer_refuse(s, p, is_unproved(p) ? "it did not prove the job key in time"
+                                             : "it did not send its entry in time");
     }
     while ((p = first_of(&s->closing)) != NULL && p->deadline_us <= now_us)
         peer_drop(s, p);

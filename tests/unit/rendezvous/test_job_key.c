@@ -1,0 +1,257 @@
+/* test_job_key.c: the job key is read from where it should come, once, and kept well. */
+#include "check.h"
+
+#include "base/config.h"
+#include "horovod/driver.h"
+#include "rendezvous/rendezvous.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static const char hex[] = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1D1E1F";
+static struct hvd_error err;
+static uint8_t key[HVD_KEY_BYTES];
+static bool found;
+
+static enum hvd_status read_key(void)
+{
+    struct config conf;
+    enum hvd_status status;
+
+    CHECK_OK(config_read(&conf, &err), err);
+    memset(key, 0xee, sizeof key);
+    status = job_key_read(&conf, key, &found, &err);
+    config_release(&conf);
+    return status;
+}
+
+static void check_key(void)
+{
+    CHECK_OK(read_key(), err);
+    CHECK(found);
+    for (int i = 0; i < HVD_KEY_BYTES; i++)
+        CHECK_EQ(key[i], i);
+}
+
+static void set_number(const char *variable, int value)
+{
+    char text[16];
+
+    snprintf(text, sizeof text, "%d", value);
+    setenv(variable, text, 1);
+}
+
+/* A pipe that holds n bytes 0, 1, 2 ... and, if asked, has no writer any more. */
+static int key_pipe(int n, bool closed)
+{
+    uint8_t bytes[64];
+    int fds[2];
+
+    for (int i = 0; i < 64; i++)
+        bytes[i] = (uint8_t)i;
+    CHECK_EQ(pipe(fds), 0);
+    CHECK_EQ(write(fds[1], bytes, (size_t)n), n);
+    if (closed)
+        close(fds[1]);
+    set_number("HOROVOD_KEY_FD", fds[0]);
+    return fds[0];
+}
+
+TEST(keys_are_random)
+{
+    uint8_t a[HVD_KEY_BYTES], b[HVD_KEY_BYTES];
+
+    CHECK_OK(hvd_key_generate(a, &err), err);
+    CHECK_OK(hvd_key_generate(b, &err), err);
+    CHECK(memcmp(a, b, sizeof a) != 0);
+}
+
+TEST(without_a_source_there_is_none)
+{
+    CHECK_OK(read_key(), err);
+    CHECK(!found);
+}
+
+TEST(a_descriptor_is_read_once_closed_and_remembered)
+{
+    int fd = key_pipe(HVD_KEY_BYTES, true);
+
+    check_key();
+    CHECK(fcntl(fd, F_GETFD) < 0 && errno == EBADF);
+    CHECK(getenv("HOROVOD_KEY_FD") == NULL);
+    check_key();                        /* a second init */
+}
+
+TEST(a_descriptor_may_stay_open_at_the_other_end)
+{
+    key_pipe(HVD_KEY_BYTES, false);
+    check_key();
+}
+
+TEST(a_short_key_is_refused)
+{
+    key_pipe(31, true);
+    CHECK_EQ(read_key(), HVD_INVALID);
+    CHECK_HAS(err.text, "gave 31 bytes of a job key of 32");
+    CHECK(!found);
+    for (int i = 0; i < HVD_KEY_BYTES; i++)
+        CHECK_EQ(key[i], 0);
+}
+
+TEST(a_descriptor_that_is_not_open_is_named)
+{
+    setenv("HOROVOD_KEY_FD", "977", 1);
+    CHECK_EQ(read_key(), HVD_SYS);
+    CHECK_HAS(err.text, "HOROVOD_KEY_FD=977");
+}
+
+TEST(a_variable_is_wiped_at_once)
+{
+    char *value;
+
+    setenv("HOROVOD_KEY", hex, 1);
+    value = getenv("HOROVOD_KEY");
+    check_key();
+    CHECK(getenv("HOROVOD_KEY") == NULL);
+    CHECK_EQ(value[0], 0);              /* overwritten where it stood */
+    CHECK_EQ(value[40], 0);
+    check_key();
+}
+
+TEST(a_variable_that_is_no_key_is_refused_and_wiped)
+{
+    setenv("HOROVOD_KEY", "00ff", 1);
+    CHECK_EQ(read_key(), HVD_INVALID);
+    CHECK(strstr(err.text, "00ff") == NULL);
+    CHECK(getenv("HOROVOD_KEY") == NULL);
+}
+
+/* ---- Files ------------------------------------------------------------------------ */
+
+static char dir[] = "/tmp/hvd-key-XXXXXX", path[64], other[64];
+
+static void remove_files(void)
+{
+    unlink(path);
+    unlink(other);
+    rmdir(dir);
+}
+
+static void write_key(const char *text, mode_t mode)
+{
+    int fd;
+
+    if (path[0] == '\0') {
+        CHECK(mkdtemp(dir) != NULL);
+        snprintf(path, sizeof path, "%s/key", dir);
+        snprintf(other, sizeof other, "%s/other", dir);
+    }
+    fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    CHECK_EQ(write(fd, text, strlen(text)), (ssize_t)strlen(text));
+    CHECK_EQ(fchmod(fd, mode), 0);
+    close(fd);
+    setenv("HOROVOD_KEY_FILE", path, 1);
+}
+
+static void check_bad_file(const char *text, mode_t mode, const char *why)
+{
+    write_key(text, mode);
+    if (read_key() == HVD_OK) {
+        remove_files();
+        check_fail(__FILE__, __LINE__, "taken: %s", text);
+    }
+    CHECK_HAS(err.text, why);
+}
+
+TEST(a_file_is_read_with_or_without_a_line_end)
+{
+    char line[80];
+
+    write_key(hex, 0600);
+    check_key();
+    snprintf(line, sizeof line, "%s\n", hex);
+    write_key(line, 0400);
+    check_key();
+    remove_files();
+}
+
+TEST(a_file_that_others_can_read_or_that_is_no_key_is_refused)
+{
+    char line[160];
+
+    check_bad_file(hex, 0640, "chmod 600");
+    check_bad_file(hex, 0604, "chmod 600");
+    check_bad_file("", 0600, "64 hexadecimal digits");
+    snprintf(line, sizeof line, "%s0", hex);
+    check_bad_file(line, 0600, "64 hexadecimal digits");
+    snprintf(line, sizeof line, "%s\n%s\n", hex, hex);
+    check_bad_file(line, 0600, "64 hexadecimal digits");
+    snprintf(line, sizeof line, "%s", hex);
+    line[10] = 'g';
+    check_bad_file(line, 0600, "64 hexadecimal digits");
+    remove_files();
+}
+
+TEST(a_link_a_directory_and_a_missing_file_are_refused)
+{
+    write_key(hex, 0600);
+    CHECK_EQ(symlink(path, other), 0);
+    setenv("HOROVOD_KEY_FILE", other, 1);
+    CHECK_EQ(read_key(), HVD_SYS);
+    CHECK_HAS(err.text, "symbolic link");
+    setenv("HOROVOD_KEY_FILE", dir, 1);
+    CHECK_EQ(read_key(), HVD_INVALID);
+    CHECK_HAS(err.text, "is not a file");
+    setenv("HOROVOD_KEY_FILE", "/no/such/file", 1);
+    CHECK_EQ(read_key(), HVD_SYS);
+    remove_files();
+}
+
+TEST(another_users_file_is_refused)
+{
+    if (geteuid() != 0)
+        check_skip("only root can give a file away");
+    write_key(hex, 0600);
+    CHECK_EQ(chown(path, 65534, 65534), 0);
+    CHECK_EQ(read_key(), HVD_INVALID);
+    CHECK_HAS(err.text, "belongs to another user (uid 65534)");
+    remove_files();
+}
+
+/* A forked child (a data loader) neither has the key nor breaks when it ends. */
+TEST(a_forked_child_has_no_key)
+{
+    int status;
+    pid_t pid;
+
+    key_pipe(HVD_KEY_BYTES, true);
+    check_key();
+    pid = fork();
+    if (pid == 0)
+        exit(read_key() == HVD_OK && !found ? 0 : 1);
+    CHECK_EQ(waitpid(pid, &status, 0), pid);
+    CHECK_EQ(status, 0);
+    check_key();
+}
+
+/* The page is left out of core dumps and wiped in children. */
+TEST(the_page_is_marked)
+{
+    char line[256];
+    bool marked = false;
+    FILE *f;
+
+    key_pipe(HVD_KEY_BYTES, true);
+    check_key();
+    f = fopen("/proc/self/smaps", "r");
+    while (fgets(line, sizeof line, f) != NULL)
+        if (strncmp(line, "VmFlags:", 8) == 0 && strstr(line, " dd") != NULL &&
+            strstr(line, " wf") != NULL)
+            marked = true;
+    fclose(f);
+    CHECK(marked);
+}
