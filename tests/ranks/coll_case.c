@@ -1,0 +1,430 @@
+/* coll_case.c: see coll_case.h. */
+#include "coll_case.h"
+
+#include "check.h"
+
+#include <float.h>
+#include <math.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+/* ---- Teams ------------------------------------------------------------------------- */
+
+void bed_open(struct coll_bed *bed, struct harness_rank *r, unsigned mask, int slot,
+              uint32_t epoch)
+{
+    *bed = (struct coll_bed){.r = r, .seed = (unsigned)r->rank * 7919 + 1};
+    for (int i = 0; i < r->size; i++)
+        if (mask == 0 || (mask >> i & 1)) {
+            if (i == r->rank)
+                bed->me = bed->count;
+            bed->ranks[bed->count++] = i;
+        }
+    CHECK_OK(coll_team_new(r->mesh, bed->ranks, bed->count, slot, epoch, &bed->team,
+                           &r->err),
+             r->err);
+}
+
+void bed_close(struct coll_bed *bed)
+{
+    coll_team_free(bed->team);
+    bed->team = NULL;
+}
+
+/* Ranks come at different times, without sleeping. */
+static void dawdle(struct coll_bed *bed)
+{
+    for (int i = rand_r(&bed->seed) % 16; i > 12; i--)
+        sched_yield();
+}
+
+static enum hvd_status sleep_once(struct coll_bed *bed, struct coll_task *task,
+                                  struct hvd_error *err)
+{
+    struct mesh *mesh = bed->r->mesh;
+    enum hvd_status status;
+
+    if (!mesh_arm(mesh, true))
+        return HVD_AGAIN;
+    status = coll_step(task, err);
+    if (status == HVD_AGAIN)
+        mesh_sleep(mesh, -1);
+    mesh_disarm(mesh);
+    return status;
+}
+
+enum hvd_status case_drive(struct coll_bed *bed, struct coll_task *task, bool asleep,
+                           struct hvd_error *err)
+{
+    enum hvd_status status;
+
+    dawdle(bed);
+    while ((status = coll_step(task, err)) == HVD_AGAIN) {
+        if (mesh_progress(bed->r->mesh) > 0)
+            continue;
+        if (asleep && (status = sleep_once(bed, task, err)) != HVD_AGAIN)
+            break;
+        sched_yield();
+    }
+    return status;
+}
+
+/* ---- Data -------------------------------------------------------------------------- */
+
+static uint32_t mix(uint32_t a, uint32_t b, uint32_t c)
+{
+    uint32_t h = a * 0x9e3779b1u ^ (b + 0x7f4a7c15u) * 0x85ebca6bu ^ c * 0xc2b2ae35u;
+
+    h ^= h >> 15;
+    h *= 0x2c1b3c6du;
+    return h ^ h >> 13;
+}
+
+static void put_value(char *at, enum hvd_dtype dtype, uint32_t h)
+{
+    double number = ((double)(h % 20011) - 10005) * 0.37;
+    float single = (float)number;
+    int64_t integer = (int64_t)(h % 2003) - 1001;
+    uint16_t bits;
+
+    switch (dtype) {
+    case HVD_F64: memcpy(at, &number, 8); return;
+    case HVD_F32: memcpy(at, &single, 4); return;
+    case HVD_F16: bits = (uint16_t)((h & 0x83ff) | (10 + h % 9) << 10); break;
+    case HVD_BF16: bits = (uint16_t)((h & 0x807f) | (121 + h % 9) << 7); break;
+    case HVD_BOOL: *at = (char)(h % 3); return;
+    default:
+        memcpy(at, &integer, hvd_dtype_bytes(dtype));
+        return;
+    }
+    memcpy(at, &bits, 2);
+}
+
+void case_fill(void *data, size_t count, enum hvd_dtype dtype, int member, unsigned salt)
+{
+    size_t unit = hvd_dtype_bytes(dtype);
+
+    for (size_t i = 0; i < count; i++)
+        put_value((char *)data + i * unit, dtype, mix((uint32_t)member, (uint32_t)i, salt));
+}
+
+static void *take(bool mapped, size_t bytes)
+{
+    void *p = mapped ? arena_alloc(bytes + 64) : malloc(bytes + 64);
+
+    CHECK(p != NULL);
+    memset(p, 0x5a, bytes + 64);
+    return p;
+}
+
+static void give(bool mapped, void *p)
+{
+    if (mapped)
+        arena_free(p);
+    else
+        free(p);
+}
+
+/* ---- Counts ------------------------------------------------------------------------ */
+
+/* Elements that go from one member to another, or that belong to one member. */
+static uint64_t part(const struct coll_case *c, int from, int to)
+{
+    uint32_t h = mix((uint32_t)from, (uint32_t)to, 77);
+
+    if (!c->uneven)
+        return c->count;
+    return h % 4 == 0 ? 0 : c->count * (h % 5) / 2;
+}
+
+static uint64_t parts_before(const struct coll_case *c, int member)
+{
+    uint64_t sum = 0;
+
+    for (int i = 0; i < member; i++)
+        sum += part(c, i, i);
+    return sum;
+}
+
+/* ---- Reference --------------------------------------------------------------------- */
+
+struct reference {
+    const struct coll_bed *bed;
+    const struct coll_case *c;
+    size_t count;
+    void *in[HARNESS_RANKS];            /* by member */
+    void *partial[HARNESS_RANKS];
+};
+
+static enum hvd_dtype partial_type(enum hvd_dtype t)
+{
+    return t == HVD_F16 || t == HVD_BF16 ? HVD_F32 : t;
+}
+
+static double or_one(double x)
+{
+    return x == 0 ? 1.0 : x;
+}
+
+static int host_of(const struct coll_bed *bed, int member)
+{
+    return mesh_topology(bed->r->mesh)->host_of[bed->ranks[member]];
+}
+
+/* The members of each host in rank order, then the hosts by their first member. */
+static void reference_reduce(const struct reference *ref, void *out)
+{
+    const struct coll_case *c = ref->c;
+    const struct coll_bed *bed = ref->bed;
+    bool seen[HARNESS_RANKS] = {0};
+    int hosts = 0;
+
+    for (int i = 0; i < bed->count; i++) {
+        const void *src[HARNESS_RANKS];
+        int n = 0;
+
+        if (seen[i])
+            continue;
+        for (int j = i; j < bed->count; j++)
+            if (host_of(bed, j) == host_of(bed, i)) {
+                seen[j] = true;
+                src[n++] = ref->in[j];
+            }
+        red_run(&(struct red_job){.src = src, .nsrc = n, .dst = &ref->partial[hosts++],
+                                  .ndst = 1, .count = ref->count, .src_type = c->dtype,
+                                  .dst_type = partial_type(c->dtype), .op = c->reduce,
+                                  .prescale = or_one(c->prescale), .postscale = 1.0});
+    }
+    red_run(&(struct red_job){.src = (const void *const *)ref->partial, .nsrc = hosts,
+                              .dst = &out, .ndst = 1, .count = ref->count,
+                              .src_type = partial_type(c->dtype), .dst_type = c->dtype,
+                              .op = c->reduce, .prescale = 1.0,
+                              .postscale = or_one(c->postscale), .divisor = c->divisor});
+}
+
+static void adasum_pair(void *a, const void *b, size_t count, enum hvd_dtype dtype)
+{
+    size_t unit = hvd_dtype_bytes(dtype), block = 16384;
+    double d[3] = {0, 0, 0};
+
+    for (size_t at = 0; at < count; at += block) {
+        double x[3];
+        size_t n = count - at < block ? count - at : block;
+
+        red_dots((char *)a + at * unit, (const char *)b + at * unit, n, dtype, &x[0],
+                 &x[1], &x[2]);
+        for (int i = 0; i < 3; i++)
+            d[i] += x[i];
+    }
+    red_combine(a, a, d[1] < sqrt(DBL_MIN) ? 1 : 1 - d[0] / (2 * d[1]), b,
+                d[2] < sqrt(DBL_MIN) ? 1 : 1 - d[0] / (2 * d[2]), count, dtype);
+}
+
+static void reference_adasum(const struct reference *ref, void *out)
+{
+    const struct coll_case *c = ref->c;
+    int n = ref->bed->count, p = 1;
+
+    for (int i = 0; i < n; i++)
+        if (c->prescale != 0)
+            red_scale(ref->in[i], ref->count, c->dtype, c->prescale);
+    while (2 * p <= n)
+        p *= 2;
+    for (int i = 0; p + i < n; i++)
+        adasum_pair(ref->in[i], ref->in[p + i], ref->count, c->dtype);
+    for (int far = 1; far < p; far *= 2)
+        for (int r = 0; r + far < p; r += 2 * far)
+            adasum_pair(ref->in[r], ref->in[r + far], ref->count, c->dtype);
+    memcpy(out, ref->in[0], ref->count * hvd_dtype_bytes(c->dtype));
+    if (c->postscale != 0)
+        red_scale(out, ref->count, c->dtype, c->postscale);
+}
+
+static void *reference_sum(const struct coll_bed *bed, const struct coll_case *c,
+                           size_t count, unsigned salt)
+{
+    struct reference ref = {.bed = bed, .c = c, .count = count};
+    size_t bytes = (count + 8) * 8;
+    void *out = malloc(bytes);
+
+    for (int i = 0; i < bed->count; i++) {
+        ref.in[i] = malloc(bytes);
+        ref.partial[i] = malloc(bytes);
+        case_fill(ref.in[i], count, c->dtype, i, salt);
+    }
+    if (c->op == COLL_ADASUM)
+        reference_adasum(&ref, out);
+    else
+        reference_reduce(&ref, out);
+    for (int i = 0; i < bed->count; i++) {
+        free(ref.in[i]);
+        free(ref.partial[i]);
+    }
+    return out;
+}
+
+/* ---- One case ---------------------------------------------------------------------- */
+
+static void must_equal(const struct coll_bed *bed, const struct coll_case *c,
+                       const void *have, const void *want, size_t count)
+{
+    size_t unit = hvd_dtype_bytes(c->dtype);
+
+    for (size_t i = 0; i < count * unit; i++)
+        if (((const char *)have)[i] != ((const char *)want)[i])
+            check_fail(__FILE__, __LINE__,
+                       "op %d %s count %zu in place %d mapped %d uneven %d: member %d of "
+                       "%d, element %zu of %zu differs",
+                       (int)c->op, hvd_dtype_name(c->dtype), c->count, c->in_place,
+                       c->mapped, c->uneven, bed->me, bed->count, i / unit, count);
+}
+
+static void run(struct coll_bed *bed, const struct coll_case *c, struct coll_call *call)
+{
+    struct coll_task *task;
+    struct hvd_error err;
+
+    call->op = c->op;
+    call->dtype = c->dtype;
+    call->reduce = c->reduce;
+    call->board = c->board;
+    call->turn = ++bed->turns[c->board];
+    call->root = c->root;
+    call->prescale = or_one(c->prescale);
+    call->postscale = or_one(c->postscale);
+    call->divisor = c->divisor;
+    call->agreed = c->agreed;
+    dawdle(bed);
+    CHECK_OK(coll_start(bed->team, call, &task, &err), err);
+    CHECK_OK(case_drive(bed, task, c->asleep, &err), err);
+    coll_finish(task);
+}
+
+static void run_sum(struct coll_bed *bed, const struct coll_case *c, unsigned salt)
+{
+    size_t unit = hvd_dtype_bytes(c->dtype), bytes = c->count * unit;
+    void *in = take(c->mapped, bytes), *out = c->in_place ? in : take(c->mapped, bytes);
+    void *want = reference_sum(bed, c, c->count, salt);
+
+    case_fill(in, c->count, c->dtype, bed->me, salt);
+    run(bed, c, &(struct coll_call){.in = in, .out = out, .count = c->count});
+    must_equal(bed, c, out, want, c->count);
+    CHECK_EQ(((char *)out)[bytes], 0x5a);
+    if (!c->in_place) {
+        case_fill(want, c->count, c->dtype, bed->me, salt);
+        must_equal(bed, c, in, want, c->count);
+        give(c->mapped, out);
+    }
+    give(c->mapped, in);
+    free(want);
+}
+
+static void run_scatter(struct coll_bed *bed, const struct coll_case *c, unsigned salt)
+{
+    size_t unit = hvd_dtype_bytes(c->dtype);
+    uint64_t counts[HARNESS_RANKS], total = parts_before(c, bed->count);
+    uint64_t mine = part(c, bed->me, bed->me);
+    void *in = take(c->mapped, total * unit), *out = take(c->mapped, mine * unit);
+    char *want = reference_sum(bed, c, total, salt);
+
+    for (int i = 0; i < bed->count; i++)
+        counts[i] = part(c, i, i);
+    case_fill(in, total, c->dtype, bed->me, salt);
+    run(bed, c, &(struct coll_call){.in = in, .out = out, .counts = counts});
+    must_equal(bed, c, out, want + parts_before(c, bed->me) * unit, mine);
+    CHECK_EQ(((char *)out)[mine * unit], 0x5a);
+    give(c->mapped, in);
+    give(c->mapped, out);
+    free(want);
+}
+
+static void run_gather(struct coll_bed *bed, const struct coll_case *c, unsigned salt)
+{
+    size_t unit = hvd_dtype_bytes(c->dtype);
+    uint64_t counts[HARNESS_RANKS], total = parts_before(c, bed->count);
+    uint64_t mine = part(c, bed->me, bed->me);
+    char *out = take(c->mapped, total * unit), *want = malloc((total + 8) * 8), *in;
+
+    for (int i = 0; i < bed->count; i++) {
+        counts[i] = part(c, i, i);
+        case_fill(want + parts_before(c, i) * unit, counts[i], c->dtype, i, salt);
+    }
+    in = c->in_place ? out + parts_before(c, bed->me) * unit : take(c->mapped, mine * unit);
+    case_fill(in, mine, c->dtype, bed->me, salt);
+    run(bed, c, &(struct coll_call){.in = in, .out = out, .counts = counts});
+    must_equal(bed, c, out, want, total);
+    CHECK_EQ(out[total * unit], 0x5a);
+    if (!c->in_place)
+        give(c->mapped, in);
+    give(c->mapped, out);
+    free(want);
+}
+
+static void run_swap(struct coll_bed *bed, const struct coll_case *c, unsigned salt)
+{
+    size_t unit = hvd_dtype_bytes(c->dtype);
+    uint64_t counts[HARNESS_RANKS], recv[HARNESS_RANKS], sent = 0, got = 0;
+    char *in, *out, *want, *at;
+
+    for (int i = 0; i < bed->count; i++) {
+        sent += counts[i] = part(c, bed->me, i);
+        got += recv[i] = part(c, i, bed->me);
+    }
+    at = in = take(c->mapped, sent * unit);
+    for (int i = 0; i < bed->count; at += counts[i++] * unit)
+        case_fill(at, counts[i], c->dtype, bed->me * 64 + i, salt);
+    at = want = malloc((got + 8) * 8);
+    for (int i = 0; i < bed->count; at += recv[i++] * unit)
+        case_fill(at, recv[i], c->dtype, i * 64 + bed->me, salt);
+    out = take(c->mapped, got * unit);
+    run(bed, c, &(struct coll_call){.in = in, .out = out, .counts = counts,
+                                    .recv_counts = recv});
+    must_equal(bed, c, out, want, got);
+    CHECK_EQ(out[got * unit], 0x5a);
+    give(c->mapped, in);
+    give(c->mapped, out);
+    free(want);
+}
+
+static void run_cast(struct coll_bed *bed, const struct coll_case *c, unsigned salt)
+{
+    size_t bytes = c->count * hvd_dtype_bytes(c->dtype);
+    void *in = take(c->mapped, bytes), *out = c->in_place ? in : take(c->mapped, bytes);
+    void *want = malloc(bytes + 8);
+
+    case_fill(in, c->count, c->dtype, bed->me, salt);
+    case_fill(want, c->count, c->dtype, c->root, salt);
+    run(bed, c, &(struct coll_call){.in = in, .out = out, .count = c->count});
+    must_equal(bed, c, out, want, c->count);
+    CHECK_EQ(((char *)out)[bytes], 0x5a);
+    if (!c->in_place)
+        give(c->mapped, out);
+    give(c->mapped, in);
+    free(want);
+}
+
+/* Nobody leaves before the last has come. */
+static void run_barrier(struct coll_bed *bed, const struct coll_case *c)
+{
+    _Atomic uint64_t *word = harness_word(bed->r, (int)c->board);
+
+    atomic_fetch_add(word, 1);
+    run(bed, c, &(struct coll_call){0});
+    CHECK(atomic_load(word) >= (uint64_t)bed->turns[c->board] * (uint64_t)bed->count);
+}
+
+void case_run(struct coll_bed *bed, const struct coll_case *c)
+{
+    unsigned salt = bed->turns[c->board] * 31 + (unsigned)c->op;
+
+    switch (c->op) {
+    case COLL_ALLREDUCE:
+    case COLL_ADASUM: run_sum(bed, c, salt); return;
+    case COLL_REDUCESCATTER: run_scatter(bed, c, salt); return;
+    case COLL_ALLGATHER: run_gather(bed, c, salt); return;
+    case COLL_ALLTOALL: run_swap(bed, c, salt); return;
+    case COLL_BROADCAST: run_cast(bed, c, salt); return;
+    default: run_barrier(bed, c); return;
+    }
+}
