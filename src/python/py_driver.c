@@ -1,0 +1,215 @@
+/*
+ * py_driver.c: the job side for Python: the rendezvous server and the job key.
+ */
+#include "python/py_core.h"
+
+#include <stdlib.h>
+
+struct server_object {
+    PyObject_HEAD
+    struct hvd_server *server;          /* NULL once closed */
+};
+
+static void server_end(struct server_object *self)
+{
+    struct hvd_server *server = self->server;
+
+    self->server = NULL;
+    if (server == NULL)
+        return;
+    Py_BEGIN_ALLOW_THREADS
+    hvd_server_free(server);
+    Py_END_ALLOW_THREADS
+}
+
+static void server_dealloc(PyObject *object)
+{
+    PyTypeObject *type = Py_TYPE(object);
+    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+
+    server_end((struct server_object *)object);
+    release(object);
+    Py_DECREF(type);
+}
+
+/* The addresses of a list as an array that borrows from the list. */
+static const char **addrs_new(PyObject *list)
+{
+    Py_ssize_t n = PyList_Size(list);
+    const char **addrs = calloc((size_t)n + 1, sizeof(*addrs));
+
+    for (Py_ssize_t i = 0; addrs != NULL && i < n; i++) {
+        addrs[i] = PyUnicode_AsUTF8AndSize(PyList_GetItem(list, i), NULL);
+        if (addrs[i] == NULL) {
+            free(addrs);
+            return NULL;
+        }
+    }
+    return addrs != NULL ? addrs : (const char **)PyErr_NoMemory();
+}
+
+static int server_start(struct server_object *self, PyObject *list,
+                        struct hvd_server_options *opt)
+{
+    struct hvd_error err;
+    enum hvd_status status;
+    const char **addrs = addrs_new(list);
+
+    if (addrs == NULL)
+        return -1;
+    opt->listen_addr_count = (int)PyList_Size(list);
+    opt->listen_addrs = opt->listen_addr_count > 0 ? addrs : NULL;
+    Py_BEGIN_ALLOW_THREADS
+    status = hvd_server_new(opt, &self->server, &err);
+    Py_END_ALLOW_THREADS
+    free(addrs);
+    if (status == HVD_OK)
+        return 0;
+    PyErr_SetString(status == HVD_INVALID ? PyExc_ValueError : PyExc_OSError, err.text);
+    return -1;
+}
+
+static int server_init(PyObject *object, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"key", "job_id", "addrs", "port", "workers", "timeout", NULL};
+    struct server_object *self = (struct server_object *)object;
+    struct hvd_server_options opt = {.size = sizeof(opt), .timeout_s = 30};
+    PyObject *addrs, *list;
+    Py_ssize_t key_bytes;
+    int result = -1;
+
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "y#sOHi|d", names, &opt.key,
+                                     &key_bytes, &opt.job_id, &addrs, &opt.port,
+                                     &opt.worker_count, &opt.timeout_s))
+        return -1;
+    if (key_bytes != HVD_KEY_BYTES) {
+        PyErr_Format(PyExc_ValueError, "the job key has %zd bytes, not %d", key_bytes,
+                     HVD_KEY_BYTES);
+        return -1;
+    }
+    list = PySequence_List(addrs);
+    if (list == NULL)
+        return -1;
+    server_end(self);
+    result = server_start(self, list, &opt);
+    Py_DECREF(list);
+    return result;
+}
+
+static struct hvd_server *server_of(PyObject *object)
+{
+    struct hvd_server *server = ((struct server_object *)object)->server;
+
+    if (server == NULL)
+        PyErr_SetString(PyExc_ValueError, "the server is closed");
+    return server;
+}
+
+static PyObject *server_port(PyObject *object, void *unused)
+{
+    struct hvd_server *server = server_of(object);
+
+    return server != NULL ? PyLong_FromLong(hvd_server_port(server)) : NULL;
+}
+
+static PyObject *server_next_generation(PyObject *object, PyObject *arg)
+{
+    struct hvd_server *server = server_of(object);
+    long workers = PyLong_AsLong(arg);
+
+    if (server == NULL || (workers == -1 && PyErr_Occurred()))
+        return NULL;
+    hvd_server_next_generation(server, (int)workers);
+    Py_RETURN_NONE;
+}
+
+static PyObject *server_status(PyObject *object, PyObject *unused)
+{
+    struct hvd_server *server = server_of(object);
+    size_t room, length;
+    PyObject *text;
+    char *buffer;
+
+    if (server == NULL)
+        return NULL;
+    room = hvd_server_status(server, NULL, 0) + 1024;
+    buffer = malloc(room);
+    if (buffer == NULL)
+        return PyErr_NoMemory();
+    length = hvd_server_status(server, buffer, room);
+    text = PyUnicode_DecodeUTF8(buffer, (Py_ssize_t)(length < room ? length : room - 1),
+                                "replace");
+    free(buffer);
+    return text;
+}
+
+static PyObject *server_abort(PyObject *object, PyObject *args)
+{
+    struct hvd_server *server = server_of(object);
+    const char *why;
+    int rank;
+
+    if (server == NULL || !PyArg_ParseTuple(args, "is", &rank, &why))
+        return NULL;
+    hvd_server_abort(server, rank, why);
+    Py_RETURN_NONE;
+}
+
+static PyObject *server_close(PyObject *object, PyObject *unused)
+{
+    server_end((struct server_object *)object);
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef server_methods[] = {
+    {"next_generation", server_next_generation, METH_O, "next_generation(workers)"},
+    {"status", server_status, METH_NOARGS, "a line per rank: rank, host, pid, state"},
+    {"abort", server_abort, METH_VARARGS, "abort(rank, why)"},
+    {"close", server_close, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef server_getset[] = {
+    {"port", server_port, NULL, "the port it listens at", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyType_Slot server_slots[] = {
+    {Py_tp_doc, "The rendezvous server of a job, in a thread of its own."},
+    {Py_tp_init, server_init},
+    {Py_tp_dealloc, server_dealloc},
+    {Py_tp_methods, server_methods},
+    {Py_tp_getset, server_getset},
+    {0, NULL},
+};
+
+static PyType_Spec server_spec = {
+    .name = "horovod._core.Server",
+    .basicsize = sizeof(struct server_object),
+    .flags = Py_TPFLAGS_DEFAULT,
+    .slots = server_slots,
+};
+
+static PyObject *py_generate_key(PyObject *mod, PyObject *unused)
+{
+    uint8_t key[HVD_KEY_BYTES];
+    struct hvd_error err;
+
+    if (hvd_key_generate(key, &err) != HVD_OK)
+        return core_raise(core_of(mod), &err);
+    return PyBytes_FromStringAndSize((const char *)key, sizeof(key));
+}
+
+static PyMethodDef driver_methods[] = {
+    {"generate_key", py_generate_key, METH_NOARGS, "32 random bytes"},
+    {NULL, NULL, 0, NULL},
+};
+
+int py_driver_add(PyObject *module)
+{
+    PyObject *type = PyType_FromModuleAndSpec(module, &server_spec, NULL);
+
+    if (type == NULL || PyModule_AddObject(module, "Server", type) != 0)
+        return -1;
+    return PyModule_AddFunctions(module, driver_methods);
+}
