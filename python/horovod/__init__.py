@@ -1,0 +1,22 @@
+"""Horovod: data-parallel training with five lines more in a script.
+
+    import horovod.torch as hvd
+
+    hvd.init()
+    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+
+Started with ``horovodrun -np 4 python train.py``, or from Python with ``horovod.run``.
+Importing this package imports no framework.
+"""
+from typing import Any
+
+__version__ = "0.29.0"
+__all__ = ["run", "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "run":
+        from horovod.runner import run
+        return run
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,1 @@
+"""What all frameworks share: life cycle, process sets, errors, elastic state."""

@@ -1,0 +1,248 @@
+"""Tensors on their way to the core and back: checks, staging, handles.
+
+The core takes dense, contiguous tensors in host memory as they are.  Everything else is
+staged here: other layouts are packed, CUDA tensors are copied to the host (which waits for
+the stream that produces them) and results are copied back on the current stream.
+"""
+import itertools
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+
+import torch
+
+from horovod import _core
+from horovod.common.exceptions import HorovodInternalError
+from horovod.common.process_sets import ProcessSet
+
+ALLREDUCE, ALLGATHER, BROADCAST, ALLTOALL, REDUCESCATTER, BARRIER, JOIN = range(7)
+WORDS = ("allreduce", "allgather", "broadcast", "alltoall", "reducescatter", "barrier", "join")
+
+# The numbers are those of enum hvd_dtype.
+DTYPES: Dict[torch.dtype, int] = {
+    torch.uint8: 0, torch.int8: 1, torch.int16: 3, torch.int32: 4, torch.int64: 5,
+    torch.float16: 6, torch.float32: 7, torch.float64: 8, torch.bool: 9, torch.bfloat16: 10}
+if hasattr(torch, "uint16"):
+    DTYPES[torch.uint16] = 2
+_core.register_torch(DTYPES, torch.strided)
+
+_from_dlpack = getattr(torch._C, "_from_dlpack", None) or torch.utils.dlpack.from_dlpack
+
+
+class Pending:
+    """An operation under way: its native handle, what it borrows, and how to finish."""
+    __slots__ = ("native", "borrowed", "finish")
+
+    def __init__(self, native: int, borrowed: Any, finish: Callable[[int], Any]) -> None:
+        self.native = native
+        self.borrowed = borrowed
+        self.finish = finish
+
+
+handle_map: Dict[int, Pending] = {}
+_numbers = itertools.count(1)
+# (set, wire name) -> native handle of an announcement that this rank cannot take part.
+problems: Dict[Tuple[int, str], int] = {}
+
+
+def new_handle(pending: Pending) -> int:
+    handle = next(_numbers)
+    handle_map[handle] = pending
+    return handle
+
+
+def forget_handles() -> None:
+    """After the job has gone: all handles are forgotten, numbers begin at 1 again."""
+    global _numbers
+    for pending in handle_map.values():
+        _core.release(pending.native)
+    handle_map.clear()
+    problems.clear()
+    _numbers = itertools.count(1)
+
+
+def poll(handle: int) -> bool:
+    """True once the operation is done, in success or failure; ``synchronize`` then does
+    not block."""
+    pending = handle_map.get(handle)
+    if pending is None:
+        raise ValueError(f"handle {handle} was not created or has been cleared")
+    return _core.poll(pending.native)
+
+
+def synchronize(handle: int) -> Any:
+    """Waits for an asynchronous operation and returns its output.
+
+    Raises HorovodInternalError if the operation failed.  The handle is used up; a handle
+    that is unknown gives None.
+    """
+    pending = handle_map.get(handle)
+    if pending is None:
+        return None
+    try:
+        _core.wait(pending.native)
+        result = pending.finish(pending.native)
+    except (HorovodInternalError, ValueError):
+        drop(handle)
+        raise
+    drop(handle)
+    return result
+
+
+def drop(handle: int) -> None:
+    pending = handle_map.pop(handle, None)
+    if pending is not None:
+        _core.release(pending.native)
+
+
+# -- names and refusals -------------------------------------------------------------
+
+
+def wire_names(op: int, name: Optional[str], count: int, grouped: bool) -> List[Optional[str]]:
+    if name is None:
+        return [None] * count
+    if not grouped:
+        return [f"{WORDS[op]}.{name}"]
+    return [f"grouped_{WORDS[op]}.{name}_{i + 1}of{count}" for i in range(count)]
+
+
+def refuse(op: int, name: Optional[str], process_set: ProcessSet, problem: str,
+           count: int = 1, grouped: bool = False, error: Callable = ValueError) -> None:
+    """Raises an argument error, after telling the other ranks, who would wait for ever."""
+    set_id = process_set.process_set_id
+    names = wire_names(op, name, count, grouped)
+    try:
+        native = _core.submit(op, 1, set_id, 0, 1.0, 1.0,
+                              [(n, 0, 0, 7, (1,), None) for n in names], problem)
+    except (HorovodInternalError, ValueError):
+        raise error(problem) from None
+    _core.orphan(native, None)
+    for wire in names:
+        if wire is not None:
+            problems[set_id, wire] = native
+    raise error(problem)
+
+
+def settle(op: int, name: Optional[str], process_set: ProcessSet, count: int = 1,
+           grouped: bool = False) -> None:
+    """Waits until an earlier refusal under one of these names is over."""
+    for key, native in list(problems.items()):
+        if _core.poll(native):
+            del problems[key]
+    for wire in wire_names(op, name, count, grouped):
+        native = problems.pop((process_set.process_set_id, wire), None)
+        if native is not None:
+            try:
+                _core.wait(native)
+            except (HorovodInternalError, ValueError):
+                pass
+
+
+def require_job() -> None:
+    if not _core.is_initialized():
+        raise HorovodInternalError("Horovod has not been initialized; use hvd.init().")
+
+
+# -- submission ---------------------------------------------------------------------
+
+
+def _supported(tensor: torch.Tensor) -> Optional[str]:
+    """None, or why the tensor cannot take part."""
+    if not isinstance(tensor, torch.Tensor):
+        return f"a torch tensor is needed, not {type(tensor).__name__}"
+    if tensor.is_quantized or tensor.dtype not in DTYPES:
+        return f"tensors of type {tensor.type()} ({tensor.dtype}) are not supported"
+    if tensor.layout not in (torch.strided, getattr(torch, "_mkldnn", torch.strided)):
+        return f"tensors of layout {tensor.layout} are not supported; see " \
+               f"sparse_allreduce_async"
+    if tensor.dim() > 16:
+        return f"tensors of {tensor.dim()} dimensions are not supported"
+    return None
+
+
+def stage(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor's values, dense, contiguous and in host memory; itself if it is so."""
+    tensor = tensor.detach()
+    if tensor.layout is not torch.strided:
+        tensor = tensor.to_dense()
+    return tensor.cpu().contiguous().resolve_neg()
+
+
+def submit(op: int, reduce: int, process_set: ProcessSet, root: int, prescale: float,
+           postscale: float, name: Optional[str], inputs: List[torch.Tensor],
+           outputs: Optional[List[torch.Tensor]], splits: Optional[Sequence[int]] = None,
+           grouped: bool = False) -> int:
+    """The native handle.  inputs and outputs are dense, contiguous, in host memory."""
+    if problems:
+        settle(op, name, process_set, len(inputs), grouped)
+    native = _core.submit_tensors(op, reduce, process_set.process_set_id, root, prescale,
+                                  postscale, name, inputs, outputs, splits, grouped)
+    assert native is not NotImplemented, "staged tensors are dense and contiguous"
+    return native
+
+
+def check(op: int, name: Optional[str], process_set: ProcessSet,
+          tensors: Sequence[torch.Tensor], grouped: bool = False) -> None:
+    """Refuses tensors that cannot take part."""
+    require_job()
+    for tensor in tensors:
+        problem = _supported(tensor)
+        if problem is not None:
+            refuse(op, name, process_set, problem, len(tensors), grouped)
+
+
+def in_place(op: int, reduce: int, process_set: ProcessSet, root: int, prescale: float,
+             postscale: float, name: Optional[str], tensors: Sequence[torch.Tensor],
+             grouped: bool = False) -> int:
+    """Starts an operation whose results replace the tensors; the handle."""
+    tensors = list(tensors)
+    check(op, name, process_set, tensors, grouped)
+    staged = [stage(t) for t in tensors]
+    native = submit(op, reduce, process_set, root, prescale, postscale, name, staged,
+                    staged, grouped=grouped)
+
+    def finish(_: int) -> Any:
+        for tensor, copy in zip(tensors, staged):
+            if copy.data_ptr() != tensor.data_ptr() or copy.device != tensor.device:
+                tensor.data.copy_(copy)
+        return tuple(tensors) if grouped else tensors[0]
+    return new_handle(Pending(native, (tensors, staged), finish))
+
+
+def into_new(op: int, reduce: int, process_set: ProcessSet, root: int, prescale: float,
+             postscale: float, name: Optional[str], tensors: Sequence[torch.Tensor],
+             outputs: Sequence[torch.Tensor], grouped: bool = False) -> int:
+    """Starts an operation into outputs of known shape in host memory; the handle."""
+    staged = [stage(t) for t in tensors]
+    outputs = list(outputs)
+    native = submit(op, reduce, process_set, root, prescale, postscale, name, staged,
+                    outputs, grouped=grouped)
+
+    def finish(_: int) -> Any:
+        results = [o.to(t.device) for o, t in zip(outputs, tensors)]
+        return tuple(results) if grouped else results[0]
+    return new_handle(Pending(native, (list(tensors), staged, outputs), finish))
+
+
+def take(native: int, index: int, like: torch.Tensor) -> Tuple[torch.Tensor, Any]:
+    """An output the runtime has allocated, and the received splits if there are any."""
+    capsule, splits = _core.output(native, index, DTYPES[like.dtype])
+    tensor = _from_dlpack(capsule)
+    if like.dtype is torch.bool:
+        tensor = tensor.view(torch.bool)
+    return tensor.to(like.device), splits
+
+
+def allocated(op: int, process_set: ProcessSet, name: Optional[str],
+              tensors: Sequence[torch.Tensor], splits: Optional[Sequence[int]] = None,
+              grouped: bool = False, received_on: Optional[torch.device] = None) -> int:
+    """Starts an operation whose outputs the runtime allocates; the handle."""
+    staged = [stage(t) for t in tensors]
+    native = submit(op, 1, process_set, -1, 1.0, 1.0, name, staged, None, splits, grouped)
+
+    def finish(done: int) -> Any:
+        results = [take(done, i, t) for i, t in enumerate(tensors)]
+        if op == ALLTOALL:
+            received = torch.tensor(results[0][1] or [], dtype=torch.int32,
+                                    device=received_on)
+            return results[0][0], received
+        return tuple(r[0] for r in results) if grouped else results[0][0]
+    return new_handle(Pending(native, (list(tensors), staged), finish))
