@@ -323,6 +323,13 @@ const char *config_foreign(const char *variable)
     return secure_getenv(variable);
 }
 
+char **config_environment(void)
+{
+    static char *nothing[1];
+
+    return environ != NULL ? environ : nothing;
+}
+
 void config_wipe_environment(const char *variable)
 {
     char *value = secure_getenv(variable);

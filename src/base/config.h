@@ -64,6 +64,9 @@ void config_format(const struct config *conf, int row, char *buffer, size_t capa
 /* A variable that is not ours (such as OMPI_COMM_WORLD_RANK); NULL if unset. */
 const char *config_foreign(const char *variable);
 
+/* The whole environment, for the launcher, which hands it on; NULL-terminated. */
+char **config_environment(void);
+
 /* Takes a secret out of the environment: the value is overwritten, then unset. */
 void config_wipe_environment(const char *variable);
 

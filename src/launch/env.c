@@ -1,12 +1,12 @@
 /* env.c: see env.h. */
 #include "launch/env.h"
 
+#include "base/config.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-extern char **environ;
 
 static char *no_items[1];
 
@@ -135,6 +135,6 @@ void env_copy(struct env *to, const struct env *from)
 
 void env_add_own(struct env *env)
 {
-    for (char **e = environ; e != NULL && *e != NULL; e++)
+    for (char **e = config_environment(); *e != NULL; e++)
         env_put(env, *e);
 }

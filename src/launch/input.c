@@ -12,7 +12,7 @@
 #define CHUNK 32768
 
 struct input {
-    struct link *link;
+    struct tether *tether;
     uv_poll_t poll;
     bool has_poll;                      /* false: a file, which is always readable */
     int fd;
@@ -22,9 +22,9 @@ static void send_chunk(struct job *job, const char *bytes, size_t count)
 {
     uint32_t rank = 0;
 
-    agent_put_words(duplex_out(&job->input->link->channel), AGENT_INPUT, &rank, 1, bytes,
+    agent_put_words(duplex_out(&job->input->tether->channel), AGENT_INPUT, &rank, 1, bytes,
                     count);
-    duplex_flush(&job->input->link->channel);
+    duplex_flush(&job->input->tether->channel);
 }
 
 static void read_chunk(struct job *job)
@@ -52,14 +52,14 @@ static void wait_for_more(struct job *job)
         read_chunk(job);
 }
 
-void input_start(struct job *job, struct link *link)
+void input_start(struct job *job, struct tether *tether)
 {
     struct input *in = calloc(1, sizeof *in);
     int flags = fcntl(STDIN_FILENO, F_GETFL);
 
     if (in == NULL)
         return;
-    in->link = link;
+    in->tether = tether;
     in->fd = fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3);
     in->has_poll = in->fd >= 0 && uv_poll_init(&job->loop, &in->poll, in->fd) == 0;
     /* The open file is shared with the user's shell: it stays as it was. */

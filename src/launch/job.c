@@ -59,9 +59,9 @@ static void enter(struct job *job, enum job_state state)
 
 static bool is_over(const struct job *job)
 {
-    for (int i = 0; i < job->link_count; i++)
-        if (job->links[i].state != LINK_DONE && job->links[i].state != LINK_LOST &&
-            job->links[i].state != LINK_CLOSED)
+    for (int i = 0; i < job->tether_count; i++)
+        if (job->tethers[i].state != TETHER_DONE && job->tethers[i].state != TETHER_LOST &&
+            job->tethers[i].state != TETHER_CLOSED)
             return false;
     return true;
 }
@@ -78,11 +78,11 @@ static void on_end_limit(uv_timer_t *timer)
 {
     struct job *job = timer->data;
 
-    for (int i = 0; i < job->link_count; i++)
-        if (job->links[i].state != LINK_DONE && job->links[i].state != LINK_LOST) {
+    for (int i = 0; i < job->tether_count; i++)
+        if (job->tethers[i].state != TETHER_DONE && job->tethers[i].state != TETHER_LOST) {
             output_say(job->output, 2, "horovodrun: the agent of host %s does not end; "
-                       "its processes may be left", job->links[i].host);
-            job->links[i].state = LINK_LOST;
+                       "its processes may be left", job->tethers[i].host);
+            job->tethers[i].state = TETHER_LOST;
         }
     check_over(job);
 }
@@ -95,16 +95,16 @@ static void begin_end(struct job *job, uint32_t grace_ms)
         enter(job, JOB_ENDING);
     uv_timer_start(&job->limit, on_end_limit, grace_ms + END_MS, 0);
     input_stop(job);
-    for (int i = 0; i < job->link_count; i++) {
-        struct link *link = &job->links[i];
+    for (int i = 0; i < job->tether_count; i++) {
+        struct tether *tether = &job->tethers[i];
 
         /* Not connected yet: the end of its process is the end of it. */
-        if (link->state == LINK_CONNECTING && !link->is_local) {
-            link->state = LINK_LOST;
-            if (link->pid > 0)
-                kill(link->pid, SIGTERM);
-        } else if (link->state != LINK_DONE && link->state != LINK_LOST) {
-            link_stop(link, grace_ms);
+        if (tether->state == TETHER_CONNECTING && !tether->is_local) {
+            tether->state = TETHER_LOST;
+            if (tether->pid > 0)
+                kill(tether->pid, SIGTERM);
+        } else if (tether->state != TETHER_DONE && tether->state != TETHER_LOST) {
+            tether_stop(tether, grace_ms);
         }
     }
     check_over(job);
@@ -159,12 +159,12 @@ void job_rank_result(struct job *job, int rank, const char *bytes, size_t count)
     duplex_flush(&job->result);
 }
 
-/* ---- links ------------------------------------------------------------------------ */
+/* ---- tethers ------------------------------------------------------------------------ */
 
-static bool all_links(const struct job *job, enum link_state state)
+static bool all_tethers(const struct job *job, enum tether_state state)
 {
-    for (int i = 0; i < job->link_count; i++)
-        if (job->links[i].state != state)
+    for (int i = 0; i < job->tether_count; i++)
+        if (job->tethers[i].state != state)
             return false;
     return true;
 }
@@ -188,15 +188,15 @@ static void start_generation(struct job *job)
 {
     enter(job, JOB_RUNNING);
     uv_timer_stop(&job->limit);
-    for (int i = 0; i < job->link_count; i++)
+    for (int i = 0; i < job->tether_count; i++)
         if (job->settings->payload_fd >= 0)
-            link_send_payload(&job->links[i]);
+            tether_send_payload(&job->tethers[i]);
     for (int r = 0; r < job->settings->np; r++) {
         say_command(job, r);
-        link_start_rank(job->ranks[r].link, r);
+        tether_start_rank(job->ranks[r].tether, r);
     }
-    if (!job->ranks[0].link->is_local)
-        input_start(job, job->ranks[0].link);
+    if (!job->ranks[0].tether->is_local)
+        input_start(job, job->ranks[0].tether);
 }
 
 static void choose_threads(struct job *job)
@@ -206,24 +206,24 @@ static void choose_threads(struct job *job)
     if (env_get(&s->base, "OMP_NUM_THREADS") != NULL ||
         env_get(&s->assigned, "OMP_NUM_THREADS") != NULL)
         return;
-    for (int i = 0; i < job->link_count; i++) {
-        struct link *link = &job->links[i];
+    for (int i = 0; i < job->tether_count; i++) {
+        struct tether *tether = &job->tethers[i];
 
-        if (link->rank_count < 2)
+        if (tether->rank_count < 2)
             continue;
-        link->threads = (int)link->cpus / link->rank_count;
-        if (link->threads < 1)
-            link->threads = 1;
+        tether->threads = (int)tether->cpus / tether->rank_count;
+        if (tether->threads < 1)
+            tether->threads = 1;
     }
-    if (job->links[0].threads > 0)
+    if (job->tethers[0].threads > 0)
         output_say(job->output, 2, "horovodrun: OMP_NUM_THREADS is not set; workers get "
-                   "%d (%u CPUs for %d processes)", job->links[0].threads,
-                   job->links[0].cpus, job->links[0].rank_count);
+                   "%d (%u CPUs for %d processes)", job->tethers[0].threads,
+                   job->tethers[0].cpus, job->tethers[0].rank_count);
 }
 
-void job_link_reached(struct job *job)
+void job_tether_reached(struct job *job)
 {
-    if (job->state != JOB_PROBING || !all_links(job, LINK_REACHED))
+    if (job->state != JOB_PROBING || !all_tethers(job, TETHER_REACHED))
         return;
     if (job->has_remote) {
         say_verbose(job, "Notified all the hosts that the registration is complete.");
@@ -237,63 +237,63 @@ void job_link_reached(struct job *job)
     start_generation(job);
 }
 
-void job_link_ready(struct job *job)
+void job_tether_ready(struct job *job)
 {
-    if (job->state != JOB_CONNECTING || !all_links(job, LINK_READY))
+    if (job->state != JOB_CONNECTING || !all_tethers(job, TETHER_READY))
         return;
     if (job->has_remote) {
         say_verbose(job, "SSH was successful into all the remote hosts.");
         say_verbose(job, "Testing interfaces on all the hosts.");
         say_verbose(job, "Launched horovod server.");
-        for (int i = 0; i < job->link_count && job->settings->verbose; i++)
+        for (int i = 0; i < job->tether_count && job->settings->verbose; i++)
             output_say(job->output, 1, "Launching horovod task function: "
-                       "horovodrun --agent on %s", job->links[i].host);
+                       "horovodrun --agent on %s", job->tethers[i].host);
         say_verbose(job, "Attempted to launch horovod task servers.");
         say_verbose(job, "Waiting for the hosts to acknowledge.");
     }
     choose_threads(job);
     enter(job, JOB_PROBING);
-    for (int i = 0; i < job->link_count; i++)
-        link_send_job(&job->links[i]);
-    job_link_reached(job);
+    for (int i = 0; i < job->tether_count; i++)
+        tether_send_job(&job->tethers[i]);
+    job_tether_reached(job);
 }
 
-void job_link_done(struct job *job)
+void job_tether_done(struct job *job)
 {
     check_over(job);
 }
 
-static void connection_failed(struct job *job, struct link *link, const char *why)
+static void connection_failed(struct job *job, struct tether *tether, const char *why)
 {
     struct hvd_error err = {.rank = -1};
 
     /* The cause may pass (a host that starts, MaxStartups of sshd). */
-    link_close(link);
-    if (link->tries < SSH_TRIES && job->state == JOB_CONNECTING && !link->is_local &&
-        link_open_remote(link, &err) == HVD_OK)
+    tether_close(tether);
+    if (tether->tries < SSH_TRIES && job->state == JOB_CONNECTING && !tether->is_local &&
+        tether_open_remote(tether, &err) == HVD_OK)
         return;
-    link->state = LINK_LOST;
-    if (link->is_local) {
+    tether->state = TETHER_LOST;
+    if (tether->is_local) {
         error_set(&err, HVD_SYS, -1, "the local agent ended: %s", why);
     } else {
-        output_say(job->output, 2, "ssh to host %s failed:\n%s", link->host,
-                   link->errors.length > 0 ? link->errors.text : why);
+        output_say(job->output, 2, "ssh to host %s failed:\n%s", tether->host,
+                   tether->errors.length > 0 ? tether->errors.text : why);
         error_set(&err, HVD_SYS, -1, "could not connect to some hosts via ssh: %s (%s)",
-                  link->host, why);
+                  tether->host, why);
     }
     job_fail(job, &err);
 }
 
-void job_link_lost(struct job *job, struct link *link, const char *why)
+void job_tether_lost(struct job *job, struct tether *tether, const char *why)
 {
     char text[512];
 
     if (job->state == JOB_CONNECTING) {
-        connection_failed(job, link, why);
+        connection_failed(job, tether, why);
         return;
     }
     snprintf(text, sizeof text, "the connection to the agent of host %s was lost: %s",
-             link->host, why);
+             tether->host, why);
     if (job->state == JOB_PROBING) {
         struct hvd_error err = {.rank = -1};
 
@@ -301,11 +301,11 @@ void job_link_lost(struct job *job, struct link *link, const char *why)
         job_fail(job, &err);
     }
     /* Of the local agent's children we are the parent now. */
-    if (link->is_local)
+    if (tether->is_local)
         spawn_signal_descendants(SIGKILL);
     for (int r = 0; r < job->settings->np; r++)
-        if (job->ranks[r].link == link && job->ranks[r].is_started)
-            job_rank_ended(job, r, link->is_local ? 137 : 255, 0, text);
+        if (job->ranks[r].tether == tether && job->ranks[r].is_started)
+            job_rank_ended(job, r, tether->is_local ? 137 : 255, 0, text);
     check_over(job);
 }
 
@@ -316,10 +316,10 @@ static void say_status(struct job *job)
     struct strbuf names;
 
     strbuf_init(&names);
-    for (int i = 0; i < job->link_count; i++)
-        if (job->links[i].state == (job->state == JOB_CONNECTING ? LINK_CONNECTING
-                                                                 : LINK_READY))
-            strbuf_addf(&names, "%s%s", names.length > 0 ? ", " : "", job->links[i].host);
+    for (int i = 0; i < job->tether_count; i++)
+        if (job->tethers[i].state == (job->state == JOB_CONNECTING ? TETHER_CONNECTING
+                                                                 : TETHER_READY))
+            strbuf_addf(&names, "%s%s", names.length > 0 ? ", " : "", job->tethers[i].host);
     output_say(job->output, 2, "horovodrun: waiting %llu s for %s of %s",
                (unsigned long long)(uv_now(&job->loop) - job->since_ms) / 1000,
                job->state == JOB_CONNECTING ? "the agent" : "the network check",
@@ -327,19 +327,19 @@ static void say_status(struct job *job)
     strbuf_release(&names);
 }
 
-static void check_heartbeat(struct job *job, struct link *link)
+static void check_heartbeat(struct job *job, struct tether *tether)
 {
-    uint64_t silent_ms = uv_now(&job->loop) - link->heard_ms;
+    uint64_t silent_ms = uv_now(&job->loop) - tether->heard_ms;
 
-    if (link->is_local || link->state != LINK_REACHED)
+    if (tether->is_local || tether->state != TETHER_REACHED)
         return;
-    agent_put_frame(duplex_out(&link->channel), AGENT_PING, NULL, 0);
-    duplex_flush(&link->channel);
+    agent_put_frame(duplex_out(&tether->channel), AGENT_PING, NULL, 0);
+    duplex_flush(&tether->channel);
     if (silent_ms > (uint64_t)(job->settings->heartbeat_s * 1000) + 1000) {
-        link->state = LINK_LOST;
-        if (link->pid > 0)
-            kill(link->pid, SIGKILL);
-        job_link_lost(job, link, "no sign of life");
+        tether->state = TETHER_LOST;
+        if (tether->pid > 0)
+            kill(tether->pid, SIGKILL);
+        job_tether_lost(job, tether, "no sign of life");
     }
 }
 
@@ -351,8 +351,8 @@ static void on_tick(uv_timer_t *timer)
     if (job->state < JOB_RUNNING && waited_ms / STATUS_MS != (waited_ms - TICK_MS) / STATUS_MS &&
         waited_ms >= STATUS_MS)
         say_status(job);
-    for (int i = 0; i < job->link_count; i++)
-        check_heartbeat(job, &job->links[i]);
+    for (int i = 0; i < job->tether_count; i++)
+        check_heartbeat(job, &job->tethers[i]);
 }
 
 static void on_start_limit(uv_timer_t *timer)
@@ -362,10 +362,10 @@ static void on_start_limit(uv_timer_t *timer)
     struct strbuf names;
 
     strbuf_init(&names);
-    for (int i = 0; i < job->link_count; i++)
-        if (job->links[i].state < LINK_REACHED &&
-            (job->state == JOB_PROBING || job->links[i].state == LINK_CONNECTING))
-            strbuf_addf(&names, "%s%s", names.length > 0 ? ", " : "", job->links[i].host);
+    for (int i = 0; i < job->tether_count; i++)
+        if (job->tethers[i].state < TETHER_REACHED &&
+            (job->state == JOB_PROBING || job->tethers[i].state == TETHER_CONNECTING))
+            strbuf_addf(&names, "%s%s", names.length > 0 ? ", " : "", job->tethers[i].host);
     error_set(&err, HVD_TIMEOUT, -1,
               "Timed out waiting for %s of %.400s. Please check connectivity between "
               "servers. You may need to increase the --start-timeout parameter if you have "
@@ -383,9 +383,9 @@ static void on_child(uv_signal_t *handle, int number)
     pid_t pid;
 
     while ((pid = waitpid(-1, &status, WNOHANG)) > 0)
-        for (int i = 0; i < job->link_count; i++)
-            if (job->links[i].pid == pid) {
-                link_reaped(&job->links[i], status);
+        for (int i = 0; i < job->tether_count; i++)
+            if (job->tethers[i].pid == pid) {
+                tether_reaped(&job->tethers[i], status);
                 break;
             }
 }
@@ -403,14 +403,14 @@ static void on_stop_signal(uv_signal_t *handle, int number)
 /* Ctrl-Z: agents must not take our silence for death. */
 static void tell_pause(struct job *job, uint32_t is_paused)
 {
-    for (int i = 0; i < job->link_count; i++) {
-        struct link *link = &job->links[i];
+    for (int i = 0; i < job->tether_count; i++) {
+        struct tether *tether = &job->tethers[i];
 
-        if (link->is_local || link->state != LINK_REACHED)
+        if (tether->is_local || tether->state != TETHER_REACHED)
             continue;
-        agent_put_words(duplex_out(&link->channel), AGENT_PAUSE, &is_paused, 1, NULL, 0);
-        duplex_flush(&link->channel);
-        link->heard_ms = uv_now(&job->loop);
+        agent_put_words(duplex_out(&tether->channel), AGENT_PAUSE, &is_paused, 1, NULL, 0);
+        duplex_flush(&tether->channel);
+        tether->heard_ms = uv_now(&job->loop);
     }
 }
 
@@ -428,13 +428,13 @@ static void on_pressure(void *owner, bool is_high)
 {
     struct job *job = owner;
 
-    for (int i = 0; i < job->link_count; i++) {
-        if (!job->links[i].has_channel)
+    for (int i = 0; i < job->tether_count; i++) {
+        if (!job->tethers[i].has_channel)
             continue;
         if (is_high)
-            duplex_pause(&job->links[i].channel);
+            duplex_pause(&job->tethers[i].channel);
         else
-            duplex_resume(&job->links[i].channel);
+            duplex_resume(&job->tethers[i].channel);
     }
 }
 
@@ -458,21 +458,21 @@ static void watch_signals(struct job *job)
             uv_signal_start(&job->signals[2 + i], on_stop_signal, stops[i]);
 }
 
-static struct link *add_link(struct job *job, const char *host, bool is_local)
+static struct tether *add_tether(struct job *job, const char *host, bool is_local)
 {
-    struct link *link = &job->links[job->link_count++];
+    struct tether *tether = &job->tethers[job->tether_count++];
 
-    *link = (struct link){.job = job, .host = host, .is_local = is_local,
+    *tether = (struct tether){.job = job, .host = host, .is_local = is_local,
                           .error_fd = -1};
-    strbuf_init(&link->errors);
+    strbuf_init(&tether->errors);
     job->has_remote |= !is_local;
-    return link;
+    return tether;
 }
 
-/* One link for all names of this machine, one for each other host. */
-static void make_links(struct job *job)
+/* One tether for all names of this machine, one for each other host. */
+static void make_tethers(struct job *job)
 {
-    struct link *local = NULL, *link = NULL;
+    struct tether *local = NULL, *tether = NULL;
     int host = -1;
 
     say_verbose(job, "Filtering local host names.");
@@ -480,14 +480,14 @@ static void make_links(struct job *job)
         if (job->slots[r].host != host) {
             host = job->slots[r].host;
             if (!nic_is_local_host(rank_host(job, r)))
-                link = add_link(job, rank_host(job, r), false);
+                tether = add_tether(job, rank_host(job, r), false);
             else if (local != NULL)
-                link = local;
+                tether = local;
             else
-                link = local = add_link(job, rank_host(job, r), true);
+                tether = local = add_tether(job, rank_host(job, r), true);
         }
-        job->ranks[r].link = link;
-        link->rank_count++;
+        job->ranks[r].tether = tether;
+        tether->rank_count++;
     }
 }
 
@@ -498,9 +498,9 @@ static void say_hosts(struct job *job)
     if (!job->settings->verbose)
         return;
     strbuf_init(&names);
-    for (int i = 0; i < job->link_count; i++)
-        if (!job->links[i].is_local)
-            strbuf_addf(&names, "%s%s", names.length > 0 ? " " : "", job->links[i].host);
+    for (int i = 0; i < job->tether_count; i++)
+        if (!job->tethers[i].is_local)
+            strbuf_addf(&names, "%s%s", names.length > 0 ? " " : "", job->tethers[i].host);
     if (job->has_remote) {
         output_say(job->output, 1, "Remote host found: %s", names.text);
         say_verbose(job, "Checking ssh on all remote hosts.");
@@ -602,14 +602,14 @@ static enum hvd_status open_result(struct job *job, struct hvd_error *err)
 }
 
 /* The local agent is forked before this process has a thread or the key. */
-static enum hvd_status open_links(struct job *job, struct hvd_error *err)
+static enum hvd_status open_tethers(struct job *job, struct hvd_error *err)
 {
-    for (int i = 0; i < job->link_count; i++)
-        if (job->links[i].is_local)
-            TRY(link_open_local(&job->links[i], err));
-    for (int i = 0; i < job->link_count; i++)
-        if (!job->links[i].is_local)
-            TRY(link_open_remote(&job->links[i], err));
+    for (int i = 0; i < job->tether_count; i++)
+        if (job->tethers[i].is_local)
+            TRY(tether_open_local(&job->tethers[i], err));
+    for (int i = 0; i < job->tether_count; i++)
+        if (!job->tethers[i].is_local)
+            TRY(tether_open_remote(&job->tethers[i], err));
     return HVD_OK;
 }
 
@@ -623,15 +623,15 @@ static enum hvd_status prepare(struct job *job, struct hvd_error *err)
 
     job->slots = calloc((size_t)s->np, sizeof *job->slots);
     job->ranks = calloc((size_t)s->np, sizeof *job->ranks);
-    job->links = calloc((size_t)s->np, sizeof *job->links);
-    if (job->slots == NULL || job->ranks == NULL || job->links == NULL)
+    job->tethers = calloc((size_t)s->np, sizeof *job->tethers);
+    if (job->slots == NULL || job->ranks == NULL || job->tethers == NULL)
         return error_set(err, HVD_NOMEM, -1, "no memory for %d ranks", s->np);
     TRY(output_new(&job->loop, &out, &job->output, err));
     TRY(assign_slots(&s->hosts, s->np, job->slots, err));
-    make_links(job);
+    make_tethers(job);
     TRY(choose_network(job, err));
     say_hosts(job);
-    TRY(open_links(job, err));
+    TRY(open_tethers(job, err));
     watch_signals(job);
     TRY(make_identity(job, err));
     TRY(start_server(job, err));
@@ -644,12 +644,12 @@ static void wait_for_processes(struct job *job)
 
     /* The agents have nothing left; they end by themselves. */
     uv_timer_start(&job->limit, on_end_limit, 2000, 0);
-    for (int i = 0; i < job->link_count; i++) {
-        link_close(&job->links[i]);
-        while (job->links[i].pid > 0 && uv_hrtime() < until)
+    for (int i = 0; i < job->tether_count; i++) {
+        tether_close(&job->tethers[i]);
+        while (job->tethers[i].pid > 0 && uv_hrtime() < until)
             uv_run(&job->loop, UV_RUN_ONCE);
-        if (job->links[i].pid > 0)
-            kill(job->links[i].pid, SIGKILL);
+        if (job->tethers[i].pid > 0)
+            kill(job->tethers[i].pid, SIGKILL);
     }
     while (job->has_result && !job->result.lost && duplex_unsent(&job->result) > 0)
         uv_run(&job->loop, UV_RUN_ONCE);
@@ -675,9 +675,9 @@ static void release(struct job *job)
 {
     hvd_server_free(job->server);
     input_stop(job);
-    for (int i = 0; i < job->link_count; i++) {
-        link_close(&job->links[i]);
-        strbuf_release(&job->links[i].errors);
+    for (int i = 0; i < job->tether_count; i++) {
+        tether_close(&job->tethers[i]);
+        strbuf_release(&job->tethers[i].errors);
     }
     if (job->has_result)
         duplex_close(&job->result);
@@ -688,7 +688,7 @@ static void release(struct job *job)
     explicit_bzero(job->key, sizeof job->key);
     strbuf_release(&job->addrs);
     free(job->nics);
-    free(job->links);
+    free(job->tethers);
     free(job->ranks);
     free(job->slots);
 }
@@ -698,7 +698,7 @@ static int finish(struct job *job)
     int code = job->has_error || job->signal != 0 || job->first_failed >= 0;
 
     if (job->first_failed >= 0)
-        verdict_print(job);
+        failure_print(job);
     else if (job->has_error)
         output_say(job->output, 2, "horovodrun: error: %s", job->error.text);
     else if (job->signal != 0)

@@ -1,4 +1,4 @@
-/* job_int.h: the state of a launch, shared by job.c, link.c, input.c and verdict.c. */
+/* job_int.h: the state of a launch, shared by job.c, tether.c, input.c and failure.c. */
 #ifndef HVD_LAUNCH_JOB_INT_H
 #define HVD_LAUNCH_JOB_INT_H
 
@@ -22,7 +22,7 @@ enum job_state {
 #undef JOB_STATE_ENUM
 };
 
-#define LINK_STATES(X)                                                                 \
+#define TETHER_STATES(X)                                                                 \
     X(CLOSED, "no process")                                                            \
     X(CONNECTING, "the process runs, the agent has not answered")                      \
     X(READY, "the agent has said hello")                                               \
@@ -30,20 +30,20 @@ enum job_state {
     X(DONE, "the agent has finished")                                                  \
     X(LOST, "the connection broke before the agent had finished")
 
-enum link_state {
-#define LINK_STATE_ENUM(name, text) LINK_##name,
-    LINK_STATES(LINK_STATE_ENUM)
-#undef LINK_STATE_ENUM
+enum tether_state {
+#define TETHER_STATE_ENUM(name, text) TETHER_##name,
+    TETHER_STATES(TETHER_STATE_ENUM)
+#undef TETHER_STATE_ENUM
 };
 
 struct job;
 
 /* The connection to the agent of one host; all names of this machine share one. */
-struct link {
+struct tether {
     struct job *job;
     const char *host;                   /* name as given; of the first local one */
     bool is_local;
-    enum link_state state;
+    enum tether_state state;
     struct duplex channel;
     bool has_channel;
     pid_t pid;                          /* agent or ssh; 0: reaped */
@@ -59,7 +59,7 @@ struct link {
 };
 
 struct rank_state {
-    struct link *link;
+    struct tether *tether;
     uint32_t pid;
     bool is_started, is_ended;
     int code, signal;
@@ -74,8 +74,8 @@ struct job {
     enum job_state state;
     uint32_t generation;
     struct output *output;
-    struct link *links;
-    int link_count;
+    struct tether *tethers;
+    int tether_count;
     struct slot *slots;                 /* settings->np */
     struct rank_state *ranks;
     int ended;
@@ -96,31 +96,31 @@ struct job {
     bool has_result;
 };
 
-/* link.c */
-enum hvd_status link_open_local(struct link *link, struct hvd_error *err);
-enum hvd_status link_open_remote(struct link *link, struct hvd_error *err);
-void link_send_job(struct link *link);
-void link_send_payload(struct link *link);
-void link_start_rank(struct link *link, int rank);
-void link_stop(struct link *link, uint32_t grace_ms);
-void link_reaped(struct link *link, int status);
-void link_close(struct link *link);
+/* tether.c */
+enum hvd_status tether_open_local(struct tether *tether, struct hvd_error *err);
+enum hvd_status tether_open_remote(struct tether *tether, struct hvd_error *err);
+void tether_send_job(struct tether *tether);
+void tether_send_payload(struct tether *tether);
+void tether_start_rank(struct tether *tether, int rank);
+void tether_stop(struct tether *tether, uint32_t grace_ms);
+void tether_reaped(struct tether *tether, int status);
+void tether_close(struct tether *tether);
 
-/* job.c: what a link has learned */
-void job_link_ready(struct job *job);
-void job_link_reached(struct job *job);
-void job_link_lost(struct job *job, struct link *link, const char *why);
-void job_link_done(struct job *job);
+/* job.c: what a tether has learned */
+void job_tether_ready(struct job *job);
+void job_tether_reached(struct job *job);
+void job_tether_lost(struct job *job, struct tether *tether, const char *why);
+void job_tether_done(struct job *job);
 void job_rank_ended(struct job *job, int rank, int code, int signal, const char *text);
 void job_rank_result(struct job *job, int rank, const char *bytes, size_t count);
 void job_fail(struct job *job, const struct hvd_error *err);
 
 /* input.c: the launcher's stdin, for a rank 0 that runs elsewhere */
-void input_start(struct job *job, struct link *link);
+void input_start(struct job *job, struct tether *tether);
 void input_taken(struct job *job);
 void input_stop(struct job *job);
 
-/* verdict.c */
-void verdict_print(struct job *job);
+/* failure.c */
+void failure_print(struct job *job);
 
 #endif

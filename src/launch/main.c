@@ -1,8 +1,9 @@
 /* main.c: horovodrun. */
 #include "launch/agent.h"
+#include "launch/check_build.h"
+#include "launch/help.h"
 #include "launch/job.h"
-
-#include "base/log.h"
+#include "launch/mpi.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -10,11 +11,62 @@
 
 enum { EXIT_FAILED = 1, EXIT_USAGE = 2 };
 
-static int print_usage_error(const char *text)
+static int print(struct strbuf *text)
 {
-    fprintf(stderr, "usage: horovodrun [-h] [-v] -np N [options] command ...\n"
-                    "horovodrun: error: %s\n", text);
-    return EXIT_USAGE;
+    bool is_written = fwrite(text->text, 1, text->length, stdout) == text->length &&
+                      fflush(stdout) == 0;
+
+    strbuf_release(text);
+    return is_written ? 0 : EXIT_FAILED;
+}
+
+static int print_error(const char *text, bool is_usage)
+{
+    struct strbuf usage;
+
+    strbuf_init(&usage);
+    if (is_usage)
+        help_add_usage(&usage);
+    fprintf(stderr, "%shorovodrun: error: %s\n", usage.text, text);
+    strbuf_release(&usage);
+    return is_usage ? EXIT_USAGE : EXIT_FAILED;
+}
+
+/* Options that answer and end.  False: there is a job to start. */
+static bool answer(const struct settings *s, int *code_p)
+{
+    struct hvd_error err = {.rank = -1};
+    struct strbuf out;
+
+    strbuf_init(&out);
+    if (options_has(&s->options, OPTION_ID_HELP))
+        help_add_page(&out);
+    else if (options_has(&s->options, OPTION_ID_VERSION))
+        strbuf_addf(&out, "%s\n", hvd_version());
+    else if (options_has(&s->options, OPTION_ID_CHECK_BUILD))
+        check_build_add(&out, s->verbose);
+    else if (options_has(&s->options, OPTION_ID_PRINT_CONFIG)) {
+        if (help_add_config(s, &out, &err) != HVD_OK) {
+            strbuf_release(&out);
+            *code_p = print_error(err.text, false);
+            return true;
+        }
+    } else
+        return false;
+    *code_p = print(&out);
+    return true;
+}
+
+static int run(const struct settings *s)
+{
+    struct hvd_error err = {.rank = -1};
+    int code = EXIT_FAILED;
+
+    if (s->controller == CONTROLLER_NATIVE)
+        return job_run(s);
+    if (mpi_run(s, &code, &err) != HVD_OK)
+        return print_error(err.text, false);
+    return code;
 }
 
 int main(int argc, char **argv)
@@ -26,14 +78,10 @@ int main(int argc, char **argv)
 
     if (argc == 2 && strcmp(argv[1], "--agent") == 0)
         return agent_run(STDIN_FILENO, STDOUT_FILENO, -1);
-    if (settings_read(argc, argv, &settings, &is_usage, &err) != HVD_OK) {
-        if (is_usage)
-            code = print_usage_error(err.text);
-        else
-            fprintf(stderr, "horovodrun: error: %s\n", err.text), code = EXIT_FAILED;
-    } else {
-        code = job_run(&settings);
-    }
+    if (settings_read(argc, argv, &settings, &is_usage, &err) != HVD_OK)
+        code = print_error(err.text, is_usage);
+    else if (!answer(&settings, &code))
+        code = run(&settings);
     settings_release(&settings);
     return code;
 }

@@ -369,6 +369,13 @@ static enum hvd_status check_elastic(struct settings *s, bool *usage_p,
                      "in this version");
 }
 
+/* Options that only ask need nothing else. */
+static bool is_question(const struct settings *s)
+{
+    return has(s, OPTION_ID_HELP) || has(s, OPTION_ID_VERSION) ||
+           has(s, OPTION_ID_CHECK_BUILD) || has(s, OPTION_ID_LIST_ALGORITHMS);
+}
+
 enum hvd_status settings_read(int argc, char **argv, struct settings *s, bool *usage_p,
                               struct hvd_error *err)
 {
@@ -383,10 +390,14 @@ enum hvd_status settings_read(int argc, char **argv, struct settings *s, bool *u
     TRY(options_parse(argc, argv, &s->options, err));
     *usage_p = false;
     read_flags(s);
-    TRY(read_np(s, usage_p, err));
+    if (is_question(s))
+        return HVD_OK;
     merge_aliases(s);
     TRY(config_file_merge(s, err));
     TRY(export_knobs(s, err));
+    if (has(s, OPTION_ID_PRINT_CONFIG))
+        return HVD_OK;
+    TRY(read_np(s, usage_p, err));
     read_environment(s);
     *usage_p = true;
     TRY(read_command(s, err));

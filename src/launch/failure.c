@@ -1,5 +1,5 @@
 /*
- * verdict.c: the last words of a failed job: who failed first, where, how, what it said.
+ * failure.c: the last words of a failed job: who failed first, where, how, what it said.
  */
 #include "launch/job_int.h"
 
@@ -44,7 +44,7 @@ static void print_tail(struct job *job, int rank)
     }
 }
 
-void verdict_print(struct job *job)
+void failure_print(struct job *job)
 {
     int rank = job->first_failed;
     const struct rank_state *r = &job->ranks[rank];
