@@ -1,13 +1,12 @@
 /*
- * dispatch.c: chooses the instruction set once, decides the factors of a job, and sees to
- * it that the calling thread computes by the rules of reduce_int.h: users may have told
- * their threads to flush subnormal numbers or to round otherwise, and any thread may be
- * the one that makes the progress of a collective.
+ * dispatch.c: chooses the instruction set once, decides the factors of a job, and sees
+ * to it that the calling thread computes by the rules of reduce_int.h: users may have
+ * told their threads to flush subnormal numbers or to round otherwise, and any thread
+ * may be the one that makes the progress of a collective.
  */
 #include "base/error.h"
 #include "reduce/reduce_int.h"
 
-#include <limits.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <unistd.h>
@@ -154,7 +153,8 @@ static void modes_leave(unsigned modes)
 
 static bool is_float(enum hvd_dtype dtype)
 {
-    return dtype == HVD_F16 || dtype == HVD_BF16 || dtype == HVD_F32 || dtype == HVD_F64;
+    return dtype == HVD_F16 || dtype == HVD_BF16 || dtype == HVD_F32 ||
+           dtype == HVD_F64;
 }
 
 static int kind_of(enum hvd_dtype from, enum hvd_dtype to)
@@ -243,8 +243,8 @@ static size_t block(size_t count, size_t i)
     return count - i < WIDE ? count - i : WIDE;
 }
 
-static void dots_half(struct red_dots_state *state, const uint16_t *a, const uint16_t *b,
-                      size_t count, enum hvd_dtype dtype)
+static void dots_half(struct red_dots_state *state, const uint16_t *a,
+                      const uint16_t *b, size_t count, enum hvd_dtype dtype)
 {
     _Alignas(64) float x[WIDE], y[WIDE];
 

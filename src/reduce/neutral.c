@@ -1,11 +1,10 @@
 /*
- * neutral.c: the elements that leave an operation unchanged, for ranks that have joined.
- * The neutral element of a float sum is -0.0: x + -0.0 is x for both zeros.
+ * neutral.c: the elements that leave an operation unchanged, for ranks that have
+ * joined.  The neutral element of a float sum is -0.0: x + -0.0 is x for both zeros.
  */
 #include "base/error.h"
 #include "reduce/reduce.h"
 
-#include <limits.h>
 #include <string.h>
 
 /* by type: sum, product, minimum, maximum */
