@@ -60,13 +60,15 @@ static bool has_seat(const struct hvd_server *s, const struct peer *p)
            p->generation == s->meeting.generation;
 }
 
-/* Closing takes the descriptor out of epoll. */
+/* The descriptor leaves epoll by hand: a child forked meanwhile holds a copy of it, and
+ * closing ours would leave the socket watched with a pointer to a peer that is gone. */
 static void peer_close(struct hvd_server *s, struct peer *p, bool reset)
 {
     const struct linger now = {.l_onoff = 1, .l_linger = 0};
 
     if (has_seat(s, p))
         meeting_leave(&s->meeting, p->rank, clock_us());
+    epoll_ctl(s->epoll, EPOLL_CTL_DEL, p->fd, NULL);
     if (reset)
         setsockopt(p->fd, SOL_SOCKET, SO_LINGER, &now, sizeof now);
     if (is_unproved(p))
