@@ -263,6 +263,16 @@ static enum hvd_status take(void *owner, const char *key, const char *value,
         return HVD_OK;
     }
     c = &config_rows[row];
+    /* The section alone says that the check is wanted. */
+    if (strncmp(key, "stall_check.", 12) == 0) {
+        int disable = find_row("stall_check.enabled");
+
+        if (disable != row && s->options.config[disable] == NULL)
+            s->options.config[disable] = "0";
+        else if (disable == row && s->options.config_names[row] == NULL &&
+                 s->options.config[row] != NULL)
+            s->options.config[row] = NULL;
+    }
     if (s->options.config[row] != NULL || is_null(value))
         return HVD_OK;
     TRY(check_type(c, key, value, err));

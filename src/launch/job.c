@@ -268,10 +268,11 @@ static void connection_failed(struct job *job, struct tether *tether, const char
     struct hvd_error err = {.rank = -1};
 
     /* The cause may pass (a host that starts, MaxStartups of sshd). */
-    tether_close(tether);
-    if (tether->tries < SSH_TRIES && job->state == JOB_CONNECTING && !tether->is_local &&
-        tether_open_remote(tether, &err) == HVD_OK)
+    if (tether->tries < SSH_TRIES && !tether->is_local) {
+        tether_retry(tether);
         return;
+    }
+    tether_close(tether);
     tether->state = TETHER_LOST;
     if (tether->is_local) {
         error_set(&err, HVD_SYS, -1, "the local agent ended: %s", why);

@@ -48,6 +48,8 @@ struct tether {
     bool has_channel;
     pid_t pid;                          /* agent or ssh; 0: reaped */
     int tries;
+    int handles;                        /* of libuv, not closed yet */
+    bool is_retrying;                   /* to be opened again when they are */
     uv_poll_t error_poll;               /* stderr of ssh */
     int error_fd;                       /* -1: none */
     struct strbuf errors;
@@ -105,6 +107,7 @@ void tether_start_rank(struct tether *tether, int rank);
 void tether_stop(struct tether *tether, uint32_t grace_ms);
 void tether_reaped(struct tether *tether, int status);
 void tether_close(struct tether *tether);
+void tether_retry(struct tether *tether);       /* closes, and connects again */
 
 /* job.c: what a tether has learned */
 void job_tether_ready(struct job *job);

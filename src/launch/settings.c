@@ -58,15 +58,21 @@ static enum hvd_status read_integer(const struct settings *s, enum option_id id,
 
 /* ---- knobs ------------------------------------------------------------------------ */
 
-/* As Python writes a float: 20 becomes 20.0. */
+/* As Python writes a float: the fewest digits that give the same value, 20 as 20.0. */
 static void format_float(const char *text, char *buffer, size_t capacity)
 {
-    double value = strtod(text, NULL);
+    double value = strtod(text, NULL), size = fabs(value);
+    int digits = 1;
 
-    for (int digits = 1; digits <= 17; digits++) {
+    for (; digits <= 17; digits++) {
         snprintf(buffer, capacity, "%.*g", digits, value);
         if (strtod(buffer, NULL) == value)
             break;
+    }
+    if (strchr(buffer, 'e') != NULL && size >= 1e-4 && size < 1e16) {
+        int decimals = digits - 1 - (int)floor(log10(size));
+
+        snprintf(buffer, capacity, "%.*f", decimals > 0 ? decimals : 0, value);
     }
     if (strpbrk(buffer, ".en") == NULL)
         snprintf(buffer + strlen(buffer), capacity - strlen(buffer), ".0");
@@ -166,6 +172,8 @@ static void merge_aliases(struct settings *s)
         if (!has(s, aliases[i].id))
             continue;
         s->options.config[config_find(aliases[i].row)] = aliases[i].value;
+        s->options.config_names[config_find(aliases[i].row)] =
+            option_rows[aliases[i].id].names[0];
         if (aliases[i].is_deprecated)
             fprintf(stderr, "horovodrun: warning: %s is deprecated; use %s\n",
                     option_rows[aliases[i].id].names[0],

@@ -165,6 +165,28 @@ static void on_lost(struct duplex *ch, const struct hvd_error *err)
 
 /* ---- opening ---------------------------------------------------------------------- */
 
+/* The handles lie in the tether: it can be opened again when the last one is closed. */
+static void handle_closed(struct tether *tether)
+{
+    struct hvd_error err = {.rank = -1};
+
+    if (--tether->handles > 0 || !tether->is_retrying)
+        return;
+    tether->is_retrying = false;
+    if (tether->job->state == JOB_CONNECTING && tether_open_remote(tether, &err) != HVD_OK)
+        job_fail(tether->job, &err);
+}
+
+static void on_channel_closed(struct duplex *ch)
+{
+    handle_closed(ch->owner);
+}
+
+static void on_errors_closed(uv_handle_t *handle)
+{
+    handle_closed(handle->data);
+}
+
 static enum hvd_status open_channel(struct tether *tether, int in_fd, int out_fd,
                                     struct hvd_error *err)
 {
@@ -172,8 +194,10 @@ static enum hvd_status open_channel(struct tether *tether, int in_fd, int out_fd
     tether->channel.owner = tether;
     tether->channel.on_frame = on_frame;
     tether->channel.on_lost = on_lost;
+    tether->channel.on_closed = on_channel_closed;
     tether->channel.expects_magic = true;
     tether->has_channel = true;
+    tether->handles++;
     tether->state = TETHER_CONNECTING;
     return duplex_open(&tether->channel, &tether->job->loop, in_fd, out_fd, err);
 }
@@ -231,6 +255,7 @@ enum hvd_status tether_open_remote(struct tether *tether, struct hvd_error *err)
     tether->heard_ms = uv_now(&tether->job->loop);
     tether->error_fd = proc.err_fd;
     if (uv_poll_init(&tether->job->loop, &tether->error_poll, proc.err_fd) == 0) {
+        tether->handles++;
         tether->error_poll.data = tether;
         uv_poll_start(&tether->error_poll, UV_READABLE, on_errors);
     }
@@ -243,10 +268,17 @@ void tether_close(struct tether *tether)
         duplex_close(&tether->channel);
     tether->has_channel = false;
     if (tether->error_fd >= 0) {
-        uv_close((uv_handle_t *)&tether->error_poll, NULL);
+        uv_close((uv_handle_t *)&tether->error_poll, on_errors_closed);
         close(tether->error_fd);
     }
     tether->error_fd = -1;
+}
+
+void tether_retry(struct tether *tether)
+{
+    tether->is_retrying = true;
+    tether->state = TETHER_CONNECTING;
+    tether_close(tether);
 }
 
 void tether_reaped(struct tether *tether, int status)

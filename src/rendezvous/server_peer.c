@@ -239,6 +239,12 @@ static void on_hello(struct hvd_server *s, struct peer *p)
 
     if (status == HVD_AGAIN)
         return;
+    if (status != HVD_OK && p->got == 0) {
+        /* Not a byte: somebody has looked whether the port can be reached, as the
+         * launcher's agents do. */
+        peer_drop(s, p);
+        return;
+    }
     if (status != HVD_OK) {
         peer_refuse(s, p, "it left without proving the job key");
         return;
