@@ -123,7 +123,7 @@ enum hvd_status addresses_find(const char *iface, struct address out[TABLE_ADDRS
     return status;
 }
 
-/* ---- Dialling -------------------------------------------------------------------------- */
+/* ---- Dialling -------------------------------------------------------------------- */
 
 static int on_each_interface(const struct sockaddr_in6 *six, struct sockaddr_storage *out,
                              int capacity)
@@ -164,7 +164,7 @@ int addresses_resolve(const char *text, uint16_t port, struct sockaddr_storage *
     return 1;
 }
 
-/* ---- Which machine ------------------------------------------------------------------------ */
+/* ---- Which machine --------------------------------------------------------------- */
 
 static void add_file(struct strbuf *buf, const char *path)
 {

@@ -133,7 +133,7 @@ static bool is_ours(void)
     return atomic_load(&arena.base) != NULL && arena.born == fork_count();
 }
 
-/* ---- Runs of blocks ----------------------------------------------------------------- */
+/* ---- Runs of blocks -------------------------------------------------------------- */
 
 static void set_run(uint32_t at, uint32_t run, enum block_state state)
 {
@@ -247,7 +247,7 @@ static uint32_t take_run(uint32_t run, size_t bytes, enum block_state state)
     return UINT32_MAX;
 }
 
-/* ---- Pieces of blocks ------------------------------------------------------------------ */
+/* ---- Pieces of blocks ------------------------------------------------------------ */
 
 static int class_of(size_t bytes)
 {
@@ -315,7 +315,7 @@ static void free_piece(uint32_t block, size_t offset)
     free_run(block, 1);
 }
 
-/* ---- Interface ---------------------------------------------------------------------------- */
+/* ---- Interface ------------------------------------------------------------------- */
 
 int arena_descriptor(size_t limit, size_t *bytes_p)
 {

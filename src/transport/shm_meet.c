@@ -10,6 +10,7 @@
  *
  * 1. The socket lies in a directory that only this user can enter, the kernel tells whose
  *    the other side is, and the handshake proves the job key.
+ *    The leader sees by pidfd when a member ends before it has come.
  * 2. Whether memory is shared is one decision for the host: if one member does not want it
  *    or cannot (no memory, no mapping), all talk by TCP, and the leader warns once.
  * 3. Messages are structs in memory order: both ends run on one machine, and the handshake
@@ -27,6 +28,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <stdlib.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -41,11 +43,12 @@ struct card {                           /* what a rank shows of itself */
 
 struct plan {
     uint32_t flags;
+    struct hvd_error failed;            /* not HVD_OK: there will be no mesh */
 };
 
 static const uint64_t probe = 0x1d9e7a03c5b8f264u;
 
-/* ---- Bytes and descriptors, up to the deadline ------------------------------------------ */
+/* ---- Bytes and descriptors, up to the deadline ----------------------------------- */
 
 static enum hvd_status wait_for(int fd, short events, uint64_t deadline_us, int peer,
                                 struct hvd_error *err)
@@ -149,7 +152,7 @@ static void close_fd(int fd)
         fork_close(fd);
 }
 
-/* ---- Both sides ---------------------------------------------------------------------------- */
+/* ---- Both sides ------------------------------------------------------------------ */
 
 struct meeting {
     struct mesh *m;
@@ -299,7 +302,7 @@ static uint32_t map_all(struct meeting *g)
     return flags;
 }
 
-/* ---- Leader ----------------------------------------------------------------------------------- */
+/* ---- Leader ---------------------------------------------------------------------- */
 
 static enum hvd_status read_exactly(int fd, void *bytes, size_t n, uint64_t deadline_us,
                                     int peer, struct hvd_error *err)
@@ -370,37 +373,98 @@ static enum hvd_status missing(const struct meeting *g, struct hvd_error *err)
     return HVD_TIMEOUT;
 }
 
-static enum hvd_status gather(struct meeting *g, struct mesh_listener *listener,
-                              struct hvd_error *err)
+/* Rule 1: until all have come, their processes are watched. */
+static void watch_members(struct meeting *g, struct pollfd *polls)
 {
-    int come = 1;
+    for (int i = 0; i < g->h->count; i++) {
+        polls[i] = (struct pollfd){-1, POLLIN, 0};
+        if (i == 0)
+            continue;
+        polls[i].fd = (int)syscall(SYS_pidfd_open, g->table->entries[rank_at(g, i)].pid, 0);
+        if (polls[i].fd >= 0)
+            fork_add(polls[i].fd);
+    }
+}
 
-    while (come < g->h->count) {
-        int fd, local_rank = 0;
+static enum hvd_status check_members(struct meeting *g, struct pollfd *polls,
+                                     struct hvd_error *err)
+{
+    for (int i = 1; i < g->h->count; i++)
+        if (polls[i].revents != 0 && g->fds[i] < 0)
+            return error_set(err, HVD_PEER_LOST, rank_at(g, i),
+                             "rank %d on %s: process ended before the job was formed",
+                             rank_at(g, i), g->m->topology.hosts[rank_at(g, i)]);
+    return HVD_OK;
+}
 
-        if (wait_for(listener->local_fd, POLLIN, g->m->deadline_us, -1, NULL) != HVD_OK)
+/* HVD_AGAIN: it was a stranger, or nobody. */
+static enum hvd_status welcome(struct meeting *g, int listener, struct hvd_error *err)
+{
+    int local_rank = 0;
+    int fd = FAULT("meet.accept") ? -1 : accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+
+    if (fd < 0 && (errno == EINTR || errno == ECONNABORTED || errno == EAGAIN))
+        return HVD_AGAIN;
+    if (fd < 0)
+        return error_sys(err, -1, "meeting of this host");
+    fork_add(fd);
+    if (admit(g, fd, &local_rank, err) != HVD_OK || local_rank == 0 ||
+        g->fds[local_rank] >= 0) {
+        log_debug("refused at the meeting: %s", err->text);
+        fork_close(fd);
+        return HVD_AGAIN;
+    }
+    g->fds[local_rank] = fd;
+    return card_receive(g, fd, local_rank, err);
+}
+
+static enum hvd_status gather_all(struct meeting *g, struct mesh_listener *listener,
+                                  struct pollfd *polls, struct hvd_error *err)
+{
+    enum hvd_status status;
+
+    for (int come = 1; come < g->h->count; come += status == HVD_OK) {
+        uint64_t now = clock_us(), until = g->m->deadline_us;
+        int n, ms = now < until ? (int)((until - now) / 1000 + 1) : 0;
+
+        polls[0] = (struct pollfd){listener->local_fd, POLLIN, 0};
+        n = poll(polls, (nfds_t)g->h->count, ms);
+        if (n == 0)
             return missing(g, err);
-        fd = FAULT("meet.accept") ? -1
-                                  : accept4(listener->local_fd, NULL, NULL, SOCK_CLOEXEC);
-        if (fd < 0 && (errno == EINTR || errno == ECONNABORTED))
-            continue;
-        if (fd < 0)
-            return error_sys(err, -1, "meeting of this host");
-        fork_add(fd);
-        if (admit(g, fd, &local_rank, err) != HVD_OK || local_rank == 0 ||
-            g->fds[local_rank] >= 0) {
-            log_debug("refused at the meeting: %s", err->text);
-            fork_close(fd);
-            continue;
-        }
-        g->fds[local_rank] = fd;
-        come++;
-        TRY(card_receive(g, fd, local_rank, err));
+        status = HVD_AGAIN;
+        if (n > 0 && polls[0].revents != 0)
+            status = welcome(g, listener->local_fd, err);
+        else if (n > 0)
+            TRY(check_members(g, polls, err));
+        if (status != HVD_OK && status != HVD_AGAIN)
+            return status;
+        for (int i = 1; i < g->h->count; i++)
+            if (g->fds[i] >= 0 && polls[i].fd >= 0) {
+                fork_close(polls[i].fd);
+                polls[i].fd = -1;
+            }
     }
     return HVD_OK;
 }
 
-/* HVD_OK: the host can share memory; else g->why says why not. */
+static enum hvd_status gather(struct meeting *g, struct mesh_listener *listener,
+                              struct hvd_error *err)
+{
+    struct pollfd *polls = calloc((size_t)g->h->count, sizeof *polls);
+    enum hvd_status status;
+
+    if (polls == NULL)
+        return error_set(err, HVD_NOMEM, -1, "no memory for the meeting of this host");
+    watch_members(g, polls);
+    status = gather_all(g, listener, polls, err);
+    for (int i = 1; i < g->h->count; i++)
+        if (polls[i].fd >= 0)
+            fork_close(polls[i].fd);
+    free(polls);
+    return status;
+}
+
+/* True: the host can share memory; else g->why says why not. */
 static bool decide(struct meeting *g)
 {
     for (int i = 0; i < g->h->count; i++)
@@ -413,6 +477,16 @@ static bool decide(struct meeting *g)
         return false;
     fork_add(g->h->fd);
     return true;
+}
+
+/* Those who have come learn why it was in vain. */
+static void dismiss(struct meeting *g, const struct hvd_error *why)
+{
+    struct plan plan = {.failed = *why};
+
+    for (int i = 1; i < g->h->count; i++)
+        if (g->fds[i] >= 0)
+            send_fds(g->fds[i], &plan, sizeof plan, NULL, 0, rank_at(g, i), NULL);
 }
 
 static enum hvd_status announce(struct meeting *g, bool able, struct hvd_error *err)
@@ -455,7 +529,10 @@ static enum hvd_status lead(struct meeting *g, struct mesh_listener *listener,
     bool able;
 
     listener_drop_local(listener);
-    TRY(status);
+    if (status != HVD_OK) {
+        dismiss(g, err);
+        return status;
+    }
     able = decide(g);
     TRY(announce(g, able, err));
     if (able)
@@ -466,7 +543,7 @@ static enum hvd_status lead(struct meeting *g, struct mesh_listener *listener,
     return HVD_OK;
 }
 
-/* ---- Member ------------------------------------------------------------------------------------ */
+/* ---- Member ---------------------------------------------------------------------- */
 
 static enum hvd_status reach(struct meeting *g, int *fd_p, struct hvd_error *err)
 {
@@ -480,11 +557,15 @@ static enum hvd_status reach(struct meeting *g, int *fd_p, struct hvd_error *err
     *fd_p = fd;
     memcpy(at.sun_path, leader->local_path, sizeof at.sun_path);
     at.sun_path[sizeof at.sun_path - 1] = 0;
-    if (connect(fd, (struct sockaddr *)&at, sizeof at) != 0)
-        return error_sys(err, leader->rank,
-                         "meeting of this host, which rank %d holds at %s", rank_at(g, 0),
-                         at.sun_path);
-    return HVD_OK;
+    if (connect(fd, (struct sockaddr *)&at, sizeof at) == 0)
+        return HVD_OK;
+    if (errno == ENOENT || errno == ECONNREFUSED)
+        return error_set(err, HVD_PEER_LOST, rank_at(g, 0),
+                         "rank %d has given up the meeting of this host, or its %s is "
+                         "not visible here", rank_at(g, 0), at.sun_path);
+    return error_sys(err, rank_at(g, 0),
+                     "meeting of this host, which rank %d holds at %s", rank_at(g, 0),
+                     at.sun_path);
 }
 
 static enum hvd_status introduce(struct meeting *g, int fd, struct hvd_error *err)
@@ -523,6 +604,9 @@ static enum hvd_status follow(struct meeting *g, uint32_t *flags_p, struct hvd_e
     TRY(introduce(g, fd, err));
     TRY(card_send(g, fd, g->h->self, leader, err));
     TRY(receive_fds(fd, &plan, sizeof plan, &g->h->fd, 1, until, leader, err));
+    if (plan.failed.status != HVD_OK)
+        return error_set(err, plan.failed.status, plan.failed.rank, "%.*s",
+                         HVD_ERROR_TEXT - 1, plan.failed.text);
     if (!(plan.flags & ABLE))
         return HVD_OK;
     if (g->h->fd < 0)
@@ -535,7 +619,7 @@ static enum hvd_status follow(struct meeting *g, uint32_t *flags_p, struct hvd_e
     return read_exactly(fd, flags_p, sizeof *flags_p, until, leader, err);
 }
 
-/* ---- Meeting ------------------------------------------------------------------------------------- */
+/* ---- Meeting --------------------------------------------------------------------- */
 
 enum hvd_status meet(struct mesh *m, struct mesh_listener *listener,
                      const struct table *table, struct hvd_error *err)

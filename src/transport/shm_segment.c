@@ -165,7 +165,7 @@ void host_release(struct host *h)
     *h = (struct host){.fd = -1};
 }
 
-/* ---- What the mesh offers of it -------------------------------------------------------- */
+/* ---- What the mesh offers of it -------------------------------------------------- */
 
 void *mesh_board(const struct mesh *m, size_t *bytes_p)
 {

@@ -139,7 +139,7 @@ const struct link_ops tcp_ops = {
     .close = tcp_close,
 };
 
-/* ---- Options ------------------------------------------------------------------------------- */
+/* ---- Options --------------------------------------------------------------------- */
 
 /* On loopback and between namespaces of one machine bbr, which paces by its model of a
  * path, halves the rate; reno may be chosen by everybody. */

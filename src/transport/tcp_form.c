@@ -94,7 +94,7 @@ static bool is_complete(const struct forming *f)
     return true;
 }
 
-/* ---- Attempts ---------------------------------------------------------------------------- */
+/* ---- Attempts -------------------------------------------------------------------- */
 
 static void attempt_end(struct forming *f, struct attempt *a)
 {
@@ -164,7 +164,7 @@ static bool send_all(int fd, const void *bytes, size_t n)
     return send(fd, bytes, n, MSG_NOSIGNAL) == (ssize_t)n;  /* an empty socket buffer */
 }
 
-/* ---- Dialling ----------------------------------------------------------------------------- */
+/* ---- Dialling -------------------------------------------------------------------- */
 
 static enum hvd_status say_hello(struct forming *f, struct attempt *a,
                                  struct hvd_error *err)
@@ -290,7 +290,7 @@ static enum hvd_status dials_make(struct forming *f, struct hvd_error *err)
     return HVD_OK;
 }
 
-/* ---- Accepting ------------------------------------------------------------------------------ */
+/* ---- Accepting ------------------------------------------------------------------- */
 
 static void drop_oldest_stranger(struct forming *f)
 {
@@ -364,7 +364,7 @@ static enum hvd_status check_confirm(struct forming *f, struct attempt *a,
     return HVD_OK;
 }
 
-/* ---- The loop --------------------------------------------------------------------------------- */
+/* ---- The loop -------------------------------------------------------------------- */
 
 static enum hvd_status attempt_read(struct attempt *a, size_t need, struct hvd_error *err)
 {

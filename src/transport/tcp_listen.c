@@ -102,7 +102,7 @@ static enum hvd_status listen_tcp(const struct config *conf, struct mesh_listene
     return HVD_OK;
 }
 
-/* ---- The meeting of the host ----------------------------------------------------------- */
+/* ---- The meeting of the host ----------------------------------------------------- */
 
 static bool make_directory(struct mesh_listener *l, const char *base)
 {
@@ -152,7 +152,7 @@ static bool may_lead_host(const struct config *conf)
     return !conf->shm_disable && conf->local_rank <= 0 && conf->local_size != 1;
 }
 
-/* ---- Life ---------------------------------------------------------------------------------- */
+/* ---- Life ------------------------------------------------------------------------ */
 
 void mesh_listener_free(struct mesh_listener *l)
 {

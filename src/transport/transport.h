@@ -72,7 +72,7 @@ struct mesh_topology {
 
 const struct mesh_topology *mesh_topology(const struct mesh *mesh);
 
-/* ---- Messages --------------------------------------------------------------------- */
+/* ---- Messages -------------------------------------------------------------------- */
 
 #define MESH_MESSAGE_MAX (16u << 20)
 
@@ -86,7 +86,7 @@ void mesh_on_message(struct mesh *mesh, mesh_message_fn handler, void *context);
 enum hvd_status mesh_post(struct mesh *mesh, int peer, const void *bytes, size_t n,
                           struct hvd_error *err);
 
-/* ---- Transfers -------------------------------------------------------------------- */
+/* ---- Transfers ------------------------------------------------------------------- */
 
 struct mesh_xfer {
     enum hvd_status status;             /* HVD_AGAIN while under way */
@@ -111,7 +111,7 @@ void mesh_recv(struct mesh *mesh, int peer, uint64_t tag, void *data, size_t byt
 /* Gives the buffer back.  A send that has begun is completed from a copy. */
 void mesh_cancel(struct mesh *mesh, struct mesh_xfer *x);
 
-/* ---- Progress and waiting ---------------------------------------------------------- */
+/* ---- Progress and waiting -------------------------------------------------------- */
 
 /* Moves whatever can move without blocking; the number of things that happened. */
 int mesh_progress(struct mesh *mesh);
@@ -150,7 +150,7 @@ void mesh_fail(struct mesh *mesh, const struct hvd_error *why);
 /* True once that peer has said goodbye. */
 bool mesh_has_left(const struct mesh *mesh, int peer);
 
-/* ---- Host memory ------------------------------------------------------------------- */
+/* ---- Host memory ----------------------------------------------------------------- */
 
 /* The board area of this host: zeroed when the mesh was formed, mapped by all local
  * ranks (at different addresses).  NULL: this rank shares memory with nobody (disabled,
@@ -173,14 +173,14 @@ void *mesh_address(const struct mesh *mesh, int local_rank, uint64_t offset, siz
 bool mesh_can_cma(const struct mesh *mesh);
 pid_t mesh_pid(const struct mesh *mesh, int local_rank);
 
-/* ---- The arena of this process, which outlives jobs --------------------------------- */
+/* ---- The arena of this process, which outlives jobs ------------------------------ */
 
 /* 64-byte aligned, zeroed.  NULL: none left.  Thread: any. */
 void *arena_alloc(size_t bytes);
 void arena_free(void *p);
 bool arena_owns(const void *p);
 
-/* ---- Numbers ------------------------------------------------------------------------ */
+/* ---- Numbers --------------------------------------------------------------------- */
 
 struct mesh_counters {
     uint64_t messages_sent, message_bytes_sent, frames_sent, bytes_sent, bytes_received;

@@ -77,7 +77,7 @@ enum hvd_status wait_add_socket(struct mesh *m, struct link *l, int fd,
     return HVD_OK;
 }
 
-/* ---- Polling ------------------------------------------------------------------------- */
+/* ---- Polling --------------------------------------------------------------------- */
 
 int wait_poll_sockets(struct mesh *m)
 {
@@ -100,7 +100,7 @@ int wait_poll_sockets(struct mesh *m)
     return count;
 }
 
-/* ---- Doorbells ------------------------------------------------------------------------- */
+/* ---- Doorbells ------------------------------------------------------------------- */
 
 static void ring(int fd)
 {
@@ -149,7 +149,7 @@ void mesh_kick(struct mesh *m)
     }
 }
 
-/* ---- Sleeping ----------------------------------------------------------------------------- */
+/* ---- Sleeping -------------------------------------------------------------------- */
 
 static void switch_sockets(struct mesh *m, bool on)
 {

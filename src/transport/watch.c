@@ -73,7 +73,7 @@ static const char *host_of(const struct watch *w, int peer)
     return w->m->topology.hosts[peer];
 }
 
-/* ---- Notes ------------------------------------------------------------------------------- */
+/* ---- Notes ----------------------------------------------------------------------- */
 
 static void flush_output(struct watched *p)
 {
@@ -121,7 +121,7 @@ static void tell_all(struct watch *w)
         note_send(&w->peers[i], NOTE_VERDICT, verdict);
 }
 
-/* ---- Ends ----------------------------------------------------------------------------------- */
+/* ---- Ends ------------------------------------------------------------------------ */
 
 static void forget(struct watch *w, int peer)
 {
@@ -175,13 +175,13 @@ static void lost(struct watch *w, int peer, const char *format, const char *deta
     snprintf(cause, sizeof cause, format, detail);
     error_set(&err, HVD_PEER_LOST, peer, "rank %d on %s: %s", peer, host_of(w, peer),
               cause);
-    forget(w, peer);
     verdict_set(w->m, &err);
-    tell_all(w);
+    tell_all(w);                        /* also to the one who may only have slept */
+    forget(w, peer);
     mesh_kick(w->m);
 }
 
-/* ---- Reading -------------------------------------------------------------------------------- */
+/* ---- Reading --------------------------------------------------------------------- */
 
 static void note_take(struct watch *w, int peer, uint32_t text)
 {
@@ -238,10 +238,10 @@ static void watched_read(struct watch *w, int peer)
                                           MSG_DONTWAIT);
         if (n < 0 && (errno == EAGAIN || errno == EINTR))
             return;
-        if (n < 0)
-            lost(w, peer, "connection lost (%s)", strerror(errno));
-        else if (n == 0)
+        if (n == 0 || (n < 0 && errno == ECONNRESET))
             lost(w, peer, "%s", "process ended (killed?)");
+        else if (n < 0)
+            lost(w, peer, "connection lost (%s)", strerror(errno));
         if (n <= 0)
             return;
         p->got += (size_t)n;
@@ -252,7 +252,7 @@ static void watched_read(struct watch *w, int peer)
     }
 }
 
-/* ---- Beating and judging ---------------------------------------------------------------------- */
+/* ---- Beating and judging --------------------------------------------------------- */
 
 static void beat(struct watch *w, uint64_t now)
 {
@@ -343,7 +343,7 @@ static uint64_t judge_all(struct watch *w, uint64_t now)
     return next;
 }
 
-/* ---- The thread ----------------------------------------------------------------------------------- */
+/* ---- The thread ------------------------------------------------------------------ */
 
 /* The epoll data of peer i's watch connection is 2 i, of its process 2 i + 1. */
 static void handle(struct watch *w, uint64_t what)
@@ -400,7 +400,7 @@ static void farewell(struct watch *w)
 static void *run(void *context)
 {
     struct watch *w = context;
-    uint64_t now = clock_us(), next_beat = now, next;
+    uint64_t now = clock_us(), next_beat = now + w->period_us, next;
 
     pthread_setname_np(pthread_self(), "hvd-watch");
     while (!atomic_load(&w->stop)) {
@@ -418,7 +418,7 @@ static void *run(void *context)
     return NULL;
 }
 
-/* ---- Life --------------------------------------------------------------------------------------------- */
+/* ---- Life ------------------------------------------------------------------------ */
 
 static enum hvd_status follow(struct watch *w, int fd, uint64_t what, struct hvd_error *err)
 {
@@ -537,6 +537,7 @@ enum hvd_status watch_start(struct mesh *m, struct hvd_error *err)
     status = watch_init(w, m, err);
     if (status == HVD_OK) {
         m->watch = w;
+        beat(w, clock_us());            /* nobody has formed the mesh without a beat */
         errno = start_thread(w);
         if (errno != 0)
             status = error_sys(err, -1, "thread of the watch");

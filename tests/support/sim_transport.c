@@ -183,7 +183,7 @@ static const struct link_ops sim_ops = {
     .close = sim_close,
 };
 
-/* ---- Making ------------------------------------------------------------------------------- */
+/* ---- Making ---------------------------------------------------------------------- */
 
 static void tell(struct mesh *m, void *context)
 {

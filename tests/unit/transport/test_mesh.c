@@ -96,7 +96,7 @@ TEST(a_transfer_of_64_mib, .limit_s = 60)
     harness_run(&(struct harness){.size = 2, .hosts = 2}, one_large);
 }
 
-/* ---- Messages ------------------------------------------------------------------------- */
+/* ---- Messages -------------------------------------------------------------------- */
 
 struct inbox {
     int next[HARNESS_RANKS], total;
@@ -137,7 +137,7 @@ TEST(messages_arrive_in_order)
     run_kinds(messages_in_order);
 }
 
-/* ---- Who is where ---------------------------------------------------------------------- */
+/* ---- Who is where ---------------------------------------------------------------- */
 
 static void layout(struct harness_rank *r)
 {

@@ -1,0 +1,302 @@
+/*
+ * test_lost_peers.c: processes are killed, stopped or leave; every survivor knows, in
+ * time and in the same words.  One layout for each kind of pair: shared memory, TCP, both.
+ */
+#include "base/clock.h"
+#include "check.h"
+#include "support/mesh_harness.h"
+
+#include <dirent.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { VICTIM = 1, AT = 0, TEXT = 1 };  /* words: when it happened, hash of the verdict */
+
+static const struct harness layouts[] = {
+    {.size = 4, .heartbeat_s = 1},
+    {.size = 4, .hosts = 4, .heartbeat_s = 1},
+    {.size = 4, .hosts = 2, .heartbeat_s = 1},
+};
+
+static void in_all_layouts(harness_fn body)
+{
+    for (size_t i = 0; i < sizeof layouts / sizeof layouts[0]; i++) {
+        int statuses[HARNESS_RANKS];
+
+        harness_run_processes(&layouts[i], body, statuses);
+        for (int r = 0; r < layouts[i].size; r++)
+            if (r != VICTIM && statuses[r] != 0)
+                check_fail(__FILE__, __LINE__, "layout %zu, rank %d: status %x", i, r,
+                           (unsigned)statuses[r]);
+    }
+}
+
+static uint64_t text_code(const char *text)
+{
+    uint64_t h = 14695981039346656037u;
+
+    while (*text != 0)
+        h = (h ^ (unsigned char)*text++) * 1099511628211u;
+    return h;
+}
+
+/* All ranks of a run see one text: the first that comes writes it down. */
+static void check_same_text(struct harness_rank *r, const char *text)
+{
+    uint64_t none = 0, code = text_code(text);
+
+    if (!atomic_compare_exchange_strong(harness_word(r, TEXT), &none, code) && none != code)
+        check_fail(__FILE__, __LINE__, "rank %d has another verdict: %s", r->rank, text);
+}
+
+/* A transfer that can never end, and the verdict that ends it. */
+static void survive(struct harness_rank *r, const char *cause, uint64_t limit_us)
+{
+    struct mesh_xfer x;
+    char byte;
+    const struct hvd_error *verdict;
+    uint64_t now;
+
+    mesh_recv(r->mesh, (r->rank + 2) % r->size == VICTIM ? 0 : (r->rank + 2) % r->size, 1,
+              &byte, 1, &x);
+    CHECK_EQ((int)harness_wait(r->mesh, &x), HVD_PEER_LOST);
+    now = clock_us();
+    verdict = mesh_verdict(r->mesh);
+    CHECK(verdict != NULL);
+    CHECK_EQ(verdict->rank, VICTIM);
+    CHECK_HAS(verdict->text, cause);
+    CHECK_HAS(verdict->text, "rank 1 on host-");
+    check_same_text(r, verdict->text);
+    if (now - atomic_load(harness_word(r, AT)) > limit_us)
+        check_fail(__FILE__, __LINE__, "rank %d: known after %llu us", r->rank,
+                   (unsigned long long)(now - atomic_load(harness_word(r, AT))));
+    r->mesh = (mesh_close(r->mesh, false), NULL);
+}
+
+static void mark(struct harness_rank *r)
+{
+    atomic_store(harness_word(r, AT), clock_us());
+}
+
+static void killed(struct harness_rank *r)
+{
+    harness_barrier(r);
+    if (r->rank == VICTIM) {
+        mark(r);
+        kill(getpid(), SIGKILL);
+    }
+    survive(r, "process ended (killed?)", 100000);
+}
+
+TEST(a_killed_rank_is_known_within_100_ms)
+{
+    in_all_layouts(killed);
+}
+
+/* The child holds copies of everything its parent had when it was forked. */
+static void killed_with_child(struct harness_rank *r)
+{
+    harness_barrier(r);
+    if (r->rank == VICTIM) {
+        if (fork() == 0) {
+            CHECK_EQ((int)mesh_verdict(r->mesh)->status, HVD_FORKED);
+            CHECK_EQ((int)mesh_post(r->mesh, 0, "x", 1, &r->err), HVD_FORKED);
+            for (;;)
+                pause();                /* ends with the process group of the test */
+        }
+        mark(r);
+        kill(getpid(), SIGKILL);
+    }
+    survive(r, "process ended (killed?)", 100000);
+}
+
+TEST(a_killed_rank_with_a_live_child_is_known_within_100_ms)
+{
+    in_all_layouts(killed_with_child);
+}
+
+static void stopped(struct harness_rank *r)
+{
+    harness_barrier(r);
+    if (r->rank == VICTIM) {
+        const struct hvd_error *verdict;
+
+        mark(r);
+        kill(getpid(), SIGSTOP);
+        harness_wait_verdict(r->mesh);          /* it learns that it was given up */
+        verdict = mesh_verdict(r->mesh);
+        CHECK_EQ(verdict->rank, VICTIM);
+        CHECK_HAS(verdict->text, "no heartbeat for 1.");
+        _exit(17);
+    }
+    survive(r, "no heartbeat for 1.", 1500000);
+    if (r->rank == 0)
+        kill(harness_pid(r, VICTIM), SIGCONT);
+}
+
+TEST(a_stopped_rank_is_known_and_learns_it, .limit_s = 60)
+{
+    for (size_t i = 0; i < sizeof layouts / sizeof layouts[0]; i++) {
+        int statuses[HARNESS_RANKS];
+
+        harness_run_processes(&layouts[i], stopped, statuses);
+        for (int r = 0; r < layouts[i].size; r++)
+            CHECK_EQ(WEXITSTATUS(statuses[r]), r == VICTIM ? 17 : 0);
+    }
+}
+
+/* A pause of 0.8 T is slow, not dead. */
+static void paused(struct harness_rank *r)
+{
+    struct mesh_xfer x;
+    char byte = 0;
+
+    harness_barrier(r);
+    if (r->rank == VICTIM) {
+        if (fork() == 0) {
+            struct timespec t = {0, 800000000};
+
+            nanosleep(&t, NULL);
+            kill(getppid(), SIGCONT);
+            _exit(0);
+        }
+        kill(getpid(), SIGSTOP);
+        for (int p = 0; p < r->size; p++)
+            if (p != r->rank) {
+                mesh_send(r->mesh, p, 5, "k", 1, &x);
+                CHECK_EQ((int)harness_wait(r->mesh, &x), HVD_OK);
+            }
+    } else {
+        mesh_recv(r->mesh, VICTIM, 5, &byte, 1, &x);
+        CHECK_EQ((int)harness_wait(r->mesh, &x), HVD_OK);
+        CHECK_EQ(byte, 'k');
+    }
+    harness_barrier(r);
+    CHECK(mesh_verdict(r->mesh) == NULL);
+}
+
+TEST(a_short_pause_is_no_death)
+{
+    for (size_t i = 0; i < sizeof layouts / sizeof layouts[0]; i++)
+        harness_run_processes(&layouts[i], paused, NULL);
+}
+
+static void exits(struct harness_rank *r)
+{
+    harness_barrier(r);
+    if (r->rank == VICTIM) {
+        mark(r);
+        _exit(3);
+    }
+    survive(r, "process ended", 100000);
+}
+
+TEST(a_rank_that_exits_without_goodbye_is_lost)
+{
+    in_all_layouts(exits);
+}
+
+static void leaves(struct harness_rank *r)
+{
+    struct mesh_xfer x;
+    char byte;
+
+    harness_barrier(r);
+    if (r->rank == VICTIM)
+        return;                         /* the harness closes with a goodbye */
+    mesh_recv(r->mesh, VICTIM, 9, &byte, 1, &x);
+    CHECK_EQ((int)harness_wait(r->mesh, &x), HVD_SHUTDOWN);
+    CHECK(mesh_has_left(r->mesh, VICTIM));
+    CHECK_EQ((int)mesh_post(r->mesh, VICTIM, "x", 1, &r->err), HVD_SHUTDOWN);
+    /* The others go on. */
+    mesh_send(r->mesh, r->rank == 0 ? 2 : 0, 10, "a", r->rank == 3 ? 0 : 1, &x);
+    if (r->rank == 0) {
+        struct mesh_xfer from[2];
+        char bytes[2];
+
+        mesh_recv(r->mesh, 2, 10, &bytes[0], 1, &from[0]);
+        mesh_recv(r->mesh, 3, 10, &bytes[1], 0, &from[1]);
+        CHECK_EQ((int)harness_wait(r->mesh, &from[0]), HVD_OK);
+        CHECK_EQ((int)harness_wait(r->mesh, &from[1]), HVD_OK);
+    } else if (r->rank == 2) {
+        struct mesh_xfer from;
+
+        mesh_recv(r->mesh, 0, 10, &byte, 1, &from);
+        CHECK_EQ((int)harness_wait(r->mesh, &from), HVD_OK);
+    }
+    CHECK_EQ((int)harness_wait(r->mesh, &x), HVD_OK);
+    CHECK(mesh_verdict(r->mesh) == NULL);
+}
+
+TEST(a_rank_that_says_goodbye_is_not_lost)
+{
+    for (size_t i = 0; i < sizeof layouts / sizeof layouts[0]; i++)
+        harness_run_processes(&layouts[i], leaves, NULL);
+}
+
+static void fails(struct harness_rank *r)
+{
+    harness_barrier(r);
+    if (r->rank == VICTIM) {
+        struct hvd_error why;
+
+        error_set(&why, HVD_ABORTED, VICTIM, "rank 1 on host-x: enough of it");
+        mark(r);
+        mesh_fail(r->mesh, &why);
+    }
+    harness_wait_verdict(r->mesh);
+    CHECK_EQ((int)mesh_verdict(r->mesh)->status, HVD_ABORTED);
+    CHECK_HAS(mesh_verdict(r->mesh)->text, "enough of it");
+    CHECK(clock_us() - atomic_load(harness_word(r, AT)) < 100000);
+    r->mesh = (mesh_close(r->mesh, false), NULL);
+}
+
+TEST(a_failure_is_told_to_all)
+{
+    for (size_t i = 0; i < sizeof layouts / sizeof layouts[0]; i++)
+        harness_run_processes(&layouts[i], fails, NULL);
+}
+
+/* ---- Residue --------------------------------------------------------------------- */
+
+static int count_left(const char *directory)
+{
+    DIR *d = opendir(directory);
+    int count = 0;
+
+    for (struct dirent *e; d != NULL && (e = readdir(d)) != NULL;)
+        count += strncmp(e->d_name, "hvd-", 4) == 0;
+    if (d != NULL)
+        closedir(d);
+    return count;
+}
+
+static void killed_while_meeting(struct harness_rank *r)
+{
+    if (r->rank == VICTIM)
+        return;
+    CHECK_EQ((int)r->opened, HVD_PEER_LOST);
+    CHECK(r->err.rank == VICTIM || (r->rank == 2 && r->err.rank == 0));
+}
+
+TEST(nothing_is_left_in_the_file_system)
+{
+    char directory[] = "/tmp/hvd_test_XXXXXX";
+    struct harness h = {.size = 3, .may_fail = true, .timeout_s = 2,
+                        .fault = "meet.connect rank=1 kill"};
+    int statuses[HARNESS_RANKS];
+
+    CHECK(mkdtemp(directory) != NULL);
+    setenv("XDG_RUNTIME_DIR", directory, 1);
+    harness_run_processes(&(struct harness){.size = 3}, (harness_fn)harness_barrier, NULL);
+    CHECK_EQ(count_left(directory), 0);
+    harness_run_processes(&h, killed_while_meeting, statuses);
+    CHECK(WIFSIGNALED(statuses[VICTIM]));
+    CHECK_EQ(statuses[0], 0);
+    CHECK_EQ(statuses[2], 0);
+    CHECK_EQ(count_left(directory), 0);
+    CHECK_EQ(rmdir(directory), 0);
+}
