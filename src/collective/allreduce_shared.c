@@ -10,12 +10,12 @@
 
 extern const struct coll_alg allreduce_shared;
 
-/* Private buffers up to so many bytes are staged: beyond, CMA is faster (PERFORMANCE 4:
- * from 32 KiB with 2 members, about 1 MiB with 4, never with 8). */
+/* Private buffers up to so many bytes are staged.  Beyond, CMA is faster with few members
+ * (measured: from about 1 MiB, where the ring no longer holds everything), never with 8
+ * (PERFORMANCE 4). */
 static size_t stage_limit(const struct coll_team *team)
 {
-    return team->count == 2 ? (size_t)32 << 10
-                            : team->count <= 4 ? (size_t)1 << 20 : SIZE_MAX;
+    return team->count <= 4 ? (size_t)1 << 20 : SIZE_MAX;
 }
 
 static enum hvd_status fill_line(struct coll_task *t, struct hvd_error *err)

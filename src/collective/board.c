@@ -22,6 +22,7 @@
  *     line or slot may be written again when all members have ended the turn it was
  *     written for.  That all have come to turn t proves that all have ended every turn
  *     before t; so with two parities nobody waits, unless it runs ahead (broadcast).
+ *     Of a turn that is cancelled before it is committed nobody has read anything.
  *  5. Memory that a line points to (mapped, CMA) may be used again when all members have
  *     ended the turn.
  *  6. A chunk word is stamp (54 bits), round (8), state (2).  Chunk c uses word
@@ -166,6 +167,11 @@ void board_publish(struct coll_task *t)
     t->board->last[t->parity] = t->stamp;
     t->published = true;
     mesh_notify(t->team->mesh, -1);
+}
+
+void board_withdraw(struct coll_task *t)
+{
+    t->board->last[t->parity] = 0;
 }
 
 bool board_has_come(const struct coll_task *t, int member)

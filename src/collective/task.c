@@ -222,6 +222,8 @@ void coll_finish(struct coll_task *task)
 
 void coll_cancel(struct coll_task *task)
 {
+    if (task->published && !coll_is_committed(task))
+        board_withdraw(task);
     end_task(task);
 }
 

@@ -15,6 +15,7 @@ struct coll_bed {
     int count, me;                      /* members, our team rank */
     int ranks[HARNESS_RANKS];
     uint32_t turns[8];                  /* by board */
+    uint32_t barriers[8];               /* of them */
     unsigned seed;                      /* of this rank's delays */
 };
 
