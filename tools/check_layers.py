@@ -19,7 +19,7 @@ RULES = {
     "collective": ["base", "reduce", "transport/transport.h"],
     "engine": ["base", "wire", "collective/collective.h", "transport/transport.h"],
     "api": ["base", "engine/engine.h", "rendezvous/rendezvous.h",
-            "transport/transport.h", "collective/collective.h"],
+            "transport/transport.h", "collective/collective.h", "horovod"],
     "elastic": ["base", "wire", "rendezvous/rendezvous.h", "horovod"],
     "launch": ["base", "horovod"],
     "python": ["base", "horovod"],

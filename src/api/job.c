@@ -16,7 +16,6 @@
 #include "collective/collective.h"
 #include "horovod/driver.h"
 #include "rendezvous/rendezvous.h"
-#include "wire/handshake.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

@@ -19,10 +19,11 @@ def source_files(*without):
 
 
 class Calls(TreeTest):
-    # launch/env.c hands the launcher's whole environment on to the workers.
+    # The launcher hands its whole environment on to the workers.
     def test_only_config_reads_the_environment(self):
         self.assert_none(matches(r"\b(secure_)?getenv\s*\(|\benviron\b",
-                                 source_files("base/config.c", "launch/env.c")),
+                                 source_files("base/config.c", "launch/env.c",
+                                              "launch/spawn.c")),
                          "the environment is read by base/config.c only")
 
     # launch/output.c: --prefix-output-with-timestamp.
