@@ -61,6 +61,11 @@ class Exports(TreeTest):
         self.assert_none(sorted(n for n in names - {"PyInit__core"}
                                 if not n.startswith("horovod_")), "exported by _core")
 
+    def test_core_has_what_it_calls(self):
+        """The loader would notice, but only on the user's machine."""
+        missing = output("nm", "-D", "--undefined-only", CORE).split()
+        self.assert_none([n for n in missing if n.startswith("hvd_")], "undefined in _core")
+
 
 class Needs(TreeTest):
     def test_nothing_but_libc_at_run_time(self):
