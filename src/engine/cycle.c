@@ -99,9 +99,9 @@ static bool negotiate_all(struct engine *e)
 
         if (s == NULL || s->self < 0)
             continue;
-        if (s->request_count > 0 || s->hit_count > 0) {
+        if (s->request_count > 0 || s->hit_count > 0 || s->join_held) {
+            moved |= !s->join_held || s->request_count > 0 || s->hit_count > 0;
             member_flush(e, s);
-            moved = true;
         }
         if (s->neg != NULL)
             moved |= coordinate(e, s);

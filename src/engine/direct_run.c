@@ -92,6 +92,8 @@ static void start_over(struct engine *e, struct entry *t)
         t->task = NULL;
         end(e, t);
         t->orphan = false;
+    } else {
+        t->set->hits_open--;
     }
     if (t->own_output) {
         output_free(t->output);
@@ -103,25 +105,19 @@ static void start_over(struct engine *e, struct entry *t)
     entry_announce(e, t, NULL);
 }
 
-/* True: all members will come to the turn of t, whatever `promising` has promised. */
-static bool goes_on(const struct entry *t, int promising)
-{
-    return t->task == NULL || coll_is_committed(t->task) ||
-           coll_has_come(t->task, promising);
-}
-
 /*
- * The number of c is taken back because `promising` will not come.  If it has come to the
- * turn that is under way here, the promise is about later turns and this one goes on.
+ * The number of c is taken back because a member will not come to its next turn.  That
+ * member has ended the turns before, so a turn that is under way here is either one of
+ * those, and committed, or the one that nobody will finish.
  */
-void direct_take_back(struct engine *e, struct pset *s, struct cached *c, int promising)
+void direct_take_back(struct engine *e, struct pset *s, struct cached *c)
 {
     struct entry *t = c->entry;
 
     if (t == NULL)
         return;
     c->entry = NULL;
-    if (t->state == ENTRY_DIRECT && goes_on(t, promising)) {
+    if (t->state == ENTRY_DIRECT && (t->task == NULL || coll_is_committed(t->task))) {
         t->orphan = true;
         t->cached = NULL;
         s->orphans++;
@@ -130,13 +126,14 @@ void direct_take_back(struct engine *e, struct pset *s, struct cached *c, int pr
     start_over(e, t);
 }
 
-/* Those that went on although their number was gone, once more. */
-void direct_recheck_orphans(struct engine *e, struct pset *s, int promising)
+/* True while this rank may still have to announce again what it has started. */
+bool direct_is_open(const struct engine *e, const struct pset *s)
 {
-    list_each_safe(node, &e->direct) {
-        struct entry *t = list_entry(node, struct entry, node);
+    list_each(node, &e->direct) {
+        const struct entry *t = list_entry(node, struct entry, node);
 
-        if (t->set == s && t->orphan && !goes_on(t, promising))
-            start_over(e, t);
+        if (t->set == s && t->task != NULL && !coll_is_committed(t->task))
+            return true;
     }
+    return false;
 }

@@ -130,6 +130,8 @@ struct pset {
     int running, orphans;
     int joined_count;
     struct entry *join_entry;
+    bool join_held;                     /* not announced yet, see member_flush */
+    int hits_open;                      /* entries in ENTRY_HIT */
     int64_t unnamed[OP_KIND_COUNT];     /* counters of unnamed operations */
     bool ending;                        /* removal announced here: no new operations */
 };
@@ -236,8 +238,8 @@ void cached_free(struct pset *s, struct cached *c);
 void direct_start(struct engine *e, struct entry *t, struct cached *c);
 bool direct_step_all(struct engine *e);
 bool cached_matches(const struct cached *c, const struct entry *t);
-void direct_take_back(struct engine *e, struct pset *s, struct cached *c, int promising);
-void direct_recheck_orphans(struct engine *e, struct pset *s, int promising);
+void direct_take_back(struct engine *e, struct pset *s, struct cached *c);
+bool direct_is_open(const struct engine *e, const struct pset *s);
 
 /* execute.c */
 enum hvd_status execute_batch(struct engine *e, struct pset *s, struct batch *b,

@@ -265,16 +265,15 @@ uint64_t neg_due_us(const struct negotiator *n)
     return hold_until_us(n, 0);
 }
 
-static enum hvd_status emit_batches(struct negotiator *n, struct hvd_error *err)
+void neg_flush(struct negotiator *n)
 {
     uint32_t most = list_length(&n->ready) + list_length(&n->ready_cached);
-    struct batch b = {.tensors = malloc(most * sizeof *b.tensors),
-                      .cached = malloc(most * sizeof *b.cached)};
-    int *numbers = malloc(most * sizeof *numbers);
-    enum hvd_status status = HVD_OK;
+    struct batch b = {.tensors = calloc(most + 1, sizeof *b.tensors),
+                      .cached = calloc(most + 1, sizeof *b.cached)};
+    int *numbers = calloc(most + 1, sizeof *numbers);
 
     if (b.tensors == NULL || b.cached == NULL || numbers == NULL) {
-        status = error_set(err, HVD_NOMEM, -1, "no memory for a batch");
+        n->out.failed = true;
     } else {
         emit_cached(n, &b);
         emit_tensors(n, &b, numbers);
@@ -282,14 +281,13 @@ static enum hvd_status emit_batches(struct negotiator *n, struct hvd_error *err)
     free(b.tensors);
     free(b.cached);
     free(numbers);
-    return status;
 }
 
 enum hvd_status neg_emit(struct negotiator *n, uint64_t now_us, struct strbuf *out,
                          uint32_t *count_p, struct hvd_error *err)
 {
     if (!is_idle(n) && hold_until_us(n, now_us) <= now_us)
-        TRY(emit_batches(n, err));
+        neg_flush(n);
     if (n->out.failed)
         return error_set(err, HVD_NOMEM, -1, "no memory for responses");
     strbuf_add(out, n->out.text, n->out.length);

@@ -50,9 +50,26 @@ static void send_out(struct engine *e, struct pset *s, struct strbuf *out, uint3
         broken(e, &err);
 }
 
+/*
+ * A rank joins only when all it has started will end without it: what is announced in full,
+ * and what is committed.  Otherwise it could have to announce a tensor again after the
+ * others have already run it with a neutral element in its place.
+ */
+static void announce_held_join(struct engine *e, struct pset *s)
+{
+    if (!s->join_held || s->hits_open > 0 || direct_is_open(e, s))
+        return;
+    s->join_held = false;
+    entry_announce(e, s->join_entry, NULL);
+}
+
 void member_flush(struct engine *e, struct pset *s)
 {
-    uint32_t requests = s->request_count, hits = s->hit_count;
+    uint32_t requests, hits;
+
+    announce_held_join(e, s);
+    requests = s->request_count;
+    hits = s->hit_count;
 
     s->request_count = s->hit_count = 0;
     if (requests > 0)
@@ -134,7 +151,7 @@ static enum hvd_status do_revoke(struct engine *e, struct pset *s, struct wire_i
     c = s->by_number[number];
     if (c == NULL || c->seq != seq)
         return error_set(err, HVD_PROTO, -1, "revocation of an unknown number");
-    direct_take_back(e, s, c, promising);
+    direct_take_back(e, s, c);
     cached_free(s, c);
     return HVD_OK;
 }
@@ -147,13 +164,12 @@ static enum hvd_status do_joined(struct engine *e, struct pset *s, struct wire_i
     if (in->failed || member < 0 || member >= s->count)
         return error_set(err, HVD_PROTO, -1, "join not understood");
     s->joined_count++;
-    direct_recheck_orphans(e, s, member);
     for (int i = 0; i < CACHE_NUMBERS; i++) {
         struct cached *c = s->by_number[i];
 
         if (c == NULL)
             continue;
-        direct_take_back(e, s, c, member);
+        direct_take_back(e, s, c);
         cached_free(s, c);
     }
     return HVD_OK;
@@ -309,8 +325,10 @@ static enum hvd_status take_tensor(struct engine *e, struct pset *s, struct batc
     struct plan p;
 
     b->counts[i] = w->count;
-    if (t == NULL && s->joined_count > 0)
-        return HVD_OK;                  /* this rank has joined: neutral elements */
+    /* This rank has joined: neutral elements.  A tensor of that name which still runs is
+     * of an earlier operation. */
+    if ((t == NULL || t->state != ENTRY_ANNOUNCED) && s->joined_count > 0)
+        return HVD_OK;
     if (t == NULL || t->state != ENTRY_ANNOUNCED)
         return error_set(err, HVD_PROTO, -1, "batch with unknown tensor %.*s",
                          w->name_bytes, w->name);
@@ -387,6 +405,7 @@ static enum hvd_status do_cached(struct engine *e, struct pset *s, struct wire_i
         b->entries[i] = c->entry;
         b->counts[i] = c->entry->count;
         c->entry->state = ENTRY_BATCH;
+        s->hits_open--;
         c->entry->cached = NULL;
         c->entry = NULL;
         if (n == 1)

@@ -22,6 +22,7 @@ struct negotiator *neg_new(const struct neg_options *opt)
     n->next_id = 1;
     list_init(&n->pending);
     list_init(&n->ready);
+    list_init(&n->tombs);
     strbuf_init(&n->out);
     n->ranks = malloc(members * sizeof *n->ranks);
     n->acked = calloc(members, sizeof *n->acked);
@@ -34,9 +35,9 @@ struct negotiator *neg_new(const struct neg_options *opt)
     return n;
 }
 
-static void tomb_free(struct negotiator *n, struct neg_tomb *tomb)
+static void tomb_free(struct neg_tomb *tomb)
 {
-    hash_remove(&n->tombs, tomb->name, tomb->name_bytes);
+    list_remove(&tomb->node);
     free(tomb->name);
     free(tomb->owed);
     free(tomb);
@@ -50,13 +51,11 @@ void neg_free(struct negotiator *n)
         neg_tensor_free(n, list_entry(n->pending.next, struct neg_tensor, order));
     while (!list_is_empty(&n->ready))
         neg_tensor_free(n, list_entry(n->ready.next, struct neg_tensor, order));
-    for (size_t i = 0; i < n->tombs.capacity; i++)
-        if (n->tombs.slots[i].value != NULL)
-            tomb_free(n, n->tombs.slots[i].value);
+    list_each_safe(node, &n->tombs)
+        tomb_free(list_entry(node, struct neg_tomb, node));
     neg_cache_release(n);
     neg_sets_release(n);
     hash_release(&n->names);
-    hash_release(&n->tombs);
     strbuf_release(&n->out);
     free(n->ranks);
     free(n->acked);
@@ -162,28 +161,36 @@ static void put_error(struct negotiator *n, const char *name, uint16_t name_byte
     n->counters.errors++;
 }
 
-static struct neg_tomb *tomb_for(struct negotiator *n, const struct neg_tensor *t)
+static struct neg_tomb *tomb_new(struct negotiator *n, const struct neg_tensor *t,
+                                 const struct hvd_error *why)
 {
-    struct neg_tomb *tomb = hash_get(&n->tombs, t->name, t->name_bytes);
+    struct neg_tomb *tomb = calloc(1, sizeof *tomb);
 
-    if (tomb != NULL)
-        return tomb;
-    tomb = calloc(1, sizeof *tomb);
     if (tomb == NULL)
         return NULL;
+    list_init(&tomb->node);
     tomb->name = malloc(t->name_bytes);
     tomb->owed = calloc((size_t)n->opt.member_count, sizeof *tomb->owed);
-    tomb->name_bytes = t->name_bytes;
-    if (tomb->name != NULL)
-        memcpy(tomb->name, t->name, t->name_bytes);
-    if (tomb->name == NULL || tomb->owed == NULL ||
-        hash_put(&n->tombs, tomb->name, tomb->name_bytes, tomb) != 0) {
-        free(tomb->name);
-        free(tomb->owed);
-        free(tomb);
+    if (tomb->name == NULL || tomb->owed == NULL) {
+        tomb_free(tomb);
         return NULL;
     }
+    memcpy(tomb->name, t->name, t->name_bytes);
+    tomb->name_bytes = t->name_bytes;
+    tomb->why = *why;
+    list_append(&n->tombs, &tomb->node);
     return tomb;
+}
+
+/* Every member has announced it or has joined (or both: it joined afterwards). */
+static bool is_complete(const struct negotiator *n, const struct neg_tensor *t)
+{
+    if (t->announced + n->joined_count < n->opt.member_count)
+        return false;
+    for (int m = 0; m < n->opt.member_count; m++)
+        if (t->by_member[m] == NULL && !n->joined[m])
+            return false;
+    return true;
 }
 
 /* Without memory for a tomb the late members wait and the stall report names them. */
@@ -192,17 +199,13 @@ static void remember_late_members(struct negotiator *n, const struct neg_tensor 
 {
     struct neg_tomb *tomb;
 
-    if (t->announced + n->joined_count >= n->opt.member_count)
+    if (is_complete(n, t))
         return;
-    tomb = tomb_for(n, t);
-    if (tomb == NULL)
-        return;
-    tomb->why = *why;
-    for (int m = 0; m < n->opt.member_count; m++)
-        if (t->by_member[m] == NULL && !n->joined[m]) {
-            tomb->owed[m]++;
-            tomb->owed_count++;
-        }
+    tomb = tomb_new(n, t, why);
+    for (int m = 0; tomb != NULL && m < n->opt.member_count; m++) {
+        tomb->owed[m] = t->by_member[m] == NULL && !n->joined[m];
+        tomb->owed_count += tomb->owed[m];
+    }
 }
 
 void neg_fail(struct negotiator *n, struct neg_tensor *t, const struct hvd_error *why)
@@ -222,21 +225,34 @@ void neg_fail(struct negotiator *n, struct neg_tensor *t, const struct hvd_error
     neg_tensor_free(n, t);
 }
 
+static struct neg_tomb *tomb_of(struct negotiator *n, int member,
+                                const struct wire_request *r)
+{
+    list_each(node, &n->tombs) {
+        struct neg_tomb *tomb = list_entry(node, struct neg_tomb, node);
+
+        if (tomb->owed[member] && tomb->name_bytes == r->name_bytes &&
+            memcmp(tomb->name, r->name, r->name_bytes) == 0)
+            return tomb;
+    }
+    return NULL;
+}
+
 /* True: the announcement belongs to an operation that has failed already. */
 static bool is_owed_to_tomb(struct negotiator *n, int member,
                             const struct wire_request *r)
 {
-    struct neg_tomb *tomb = hash_get(&n->tombs, r->name, r->name_bytes);
+    struct neg_tomb *tomb = tomb_of(n, member, r);
     uint8_t target[4];
 
-    if (tomb == NULL || tomb->owed[member] == 0)
+    if (tomb == NULL)
         return false;
     for (int i = 0; i < 4; i++)
         target[i] = (uint8_t)((uint32_t)member >> (8 * i));
     put_error(n, r->name, r->name_bytes, &tomb->why, target, 1);
-    tomb->owed[member]--;
+    tomb->owed[member] = false;
     if (--tomb->owed_count == 0)
-        tomb_free(n, tomb);
+        tomb_free(tomb);
     return true;
 }
 
@@ -244,20 +260,20 @@ static bool is_owed_to_tomb(struct negotiator *n, int member,
 
 static void drop_tombs_of(struct negotiator *n, int member)
 {
-    for (size_t i = 0; i < n->tombs.capacity; i++) {
-        struct neg_tomb *tomb = n->tombs.slots[i].value;
+    list_each_safe(node, &n->tombs) {
+        struct neg_tomb *tomb = list_entry(node, struct neg_tomb, node);
 
-        if (tomb == NULL || tomb->owed[member] == 0)
-            continue;
         tomb->owed_count -= tomb->owed[member];
-        tomb->owed[member] = 0;
+        tomb->owed[member] = false;
         if (tomb->owed_count == 0)
-            tomb_free(n, tomb);
+            tomb_free(tomb);
     }
 }
 
+/* What is ready only because ranks have joined must run before that is over. */
 static void finish_join(struct negotiator *n)
 {
+    neg_flush(n);
     neg_begin_response(n, RESPONSE_JOIN_DONE);
     put_u32(&n->out, (uint32_t)n->ranks[n->last_joined]);
     put_u32(&n->out, OP_KIND_COUNT);
@@ -296,16 +312,6 @@ static void on_join(struct negotiator *n, int member, const struct wire_request 
 }
 
 /* ---- Announcements -------------------------------------------------------------- */
-
-static bool is_complete(const struct negotiator *n, const struct neg_tensor *t)
-{
-    if (t->announced + n->joined_count < n->opt.member_count)
-        return false;
-    for (int m = 0; m < n->opt.member_count; m++)
-        if (t->by_member[m] == NULL && !n->joined[m])
-            return false;
-    return true;
-}
 
 static void check_ready(struct negotiator *n, struct neg_tensor *t, uint64_t now_us)
 {

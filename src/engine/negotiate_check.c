@@ -148,15 +148,18 @@ static bool allows_joined(const struct wire_request *r)
            r->op >= OP_SET_ADD;
 }
 
-static enum hvd_status check_joined(const struct negotiator *n,
+/* A rank that announced the tensor before it joined takes part in it. */
+static enum hvd_status check_joined(const struct negotiator *n, const struct neg_tensor *t,
                                     const struct wire_request *r, struct hvd_error *err)
 {
     int m = 0;
 
     if (n->joined_count == 0 || allows_joined(r))
         return HVD_OK;
-    while (!n->joined[m])
+    while (m < n->opt.member_count && (!n->joined[m] || t->by_member[m] != NULL))
         m++;
+    if (m == n->opt.member_count)
+        return HVD_OK;
     return error_set(err, HVD_UNSUPPORTED, n->ranks[m],
                      "%s is not supported while ranks have joined (rank %d has)%s",
                      op_names[r->op], n->ranks[m],
@@ -185,7 +188,7 @@ enum hvd_status neg_check(const struct negotiator *n, const struct neg_tensor *t
     for (int m = first + 1; m < n->opt.member_count; m++)
         if (t->by_member[m] != NULL)
             TRY(neg_check_pair(n, t, first, m, err));
-    TRY(check_joined(n, r, err));
+    TRY(check_joined(n, t, r, err));
     if ((r->op == HVD_ALLGATHER || r->op == HVD_ALLTOALL || r->op == HVD_REDUCESCATTER) &&
         r->ndim == 0)
         return error_set(err, HVD_MISMATCH, n->ranks[first],

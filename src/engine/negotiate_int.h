@@ -23,12 +23,13 @@ struct neg_tensor {
     bool is_ready;
 };
 
-/* A failed name that some members have not announced yet: their next announcement of it
- * belongs to the failed operation and gets the same error. */
+/* A failed operation that some members have not announced yet: their next announcement of
+ * its name belongs to it and gets the same error. */
 struct neg_tomb {
+    struct list node;                   /* in n->tombs, oldest first */
     char *name;
     uint16_t name_bytes;
-    uint16_t *owed;                     /* by member: announcements that will fail */
+    bool *owed;                         /* by member */
     int owed_count;
     struct hvd_error why;
 };
@@ -54,7 +55,7 @@ struct negotiator {
     struct neg_options opt;
     int *ranks;
     struct hash names;                  /* -> neg_tensor */
-    struct hash tombs;                  /* -> neg_tomb */
+    struct list tombs;                  /* neg_tomb.node; mostly empty */
     struct list pending, ready;         /* neg_tensor.order */
     struct list ready_cached;           /* neg_cached.ready */
     struct hash cached_names;           /* -> neg_cached */
@@ -99,6 +100,10 @@ void neg_cache_revoke(struct negotiator *n, struct neg_cached *c, int promising)
 /* Forgets all without a response (JOINED says it). */
 void neg_cache_clear(struct negotiator *n);
 uint32_t neg_cache_number(const struct negotiator *n, const struct neg_cached *c);
+
+/* fuse.c: writes all that is ready, whatever the window says.  What cannot be written for
+ * lack of memory stays, and n->out tells. */
+void neg_flush(struct negotiator *n);
 
 /* negotiate_sets.c */
 void neg_add_set(struct negotiator *n, struct neg_tensor *t);

@@ -131,8 +131,11 @@ static void fail_entry(struct engine *e, struct entry *t, enum hvd_status status
     if (t->cached != NULL)
         t->cached->entry = NULL;
     t->cached = NULL;
-    if (t->set->join_entry == t)
+    t->set->hits_open -= t->state == ENTRY_HIT;
+    if (t->set->join_entry == t) {
         t->set->join_entry = NULL;
+        t->set->join_held = false;
+    }
     entry_complete(e, t, status, why);
 }
 

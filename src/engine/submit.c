@@ -221,6 +221,7 @@ static void announce_hit(struct engine *e, struct entry *t, struct cached *c)
     put_u32(&s->hits, c->seq);
     s->hit_count++;
     t->state = ENTRY_HIT;
+    s->hits_open++;
     t->cached = c;
     c->entry = t;
     e->cache_hits++;
@@ -245,7 +246,10 @@ void entry_begin(struct engine *e, struct entry *t)
                  t->count * hvd_dtype_bytes(t->dtype), HVD_OK, t->name);
     if (t->op == HVD_JOIN) {
         s->join_entry = t;
+        s->join_held = true;            /* member_flush announces it */
+        t->state = ENTRY_ANNOUNCED;
         put_counters(t);
+        return;
     }
     if (c != NULL && s->joined_count == 0 && t->problem == NULL && cached_matches(c, t)) {
         if (s->direct)

@@ -1,0 +1,574 @@
+/*
+ * test_simulate.c: whole engines over simulated streams, driven by one thread and a seed.
+ *
+ * A seed gives a job (ranks, hosts, delays, cache capacity, fusion) and a program that all
+ * ranks run in the same order but at their own pace: operations with names that repeat and
+ * change shape, on the global set and on others, disagreements, ranks that cannot take part,
+ * epochs in which ranks join early, sets that come and go, and in some seeds a crash.
+ *
+ * Safety, at every completion: the right values, or the right error on the right ranks.
+ * Liveness: once nothing more is disturbed, every operation ends within a bound of turns.
+ *
+ *   HVD_SEEDS=n        how many seeds (default 2000, split over the tests)
+ *   HVD_SEED=s         only this one, with a line per event
+ */
+#include "base/clock.h"
+#include "check.h"
+#include "collective/collective.h"
+#include "engine/engine.h"
+#include "support/sim_transport.h"
+
+#include <stdlib.h>
+
+#define RANKS_MAX 8
+#define STEPS_MAX 96
+#define COUNT_MAX 3000
+#define FLIGHT_MAX 6
+
+enum kind { SUM, GATHER, CAST, MEET, GROUP, WRONG_SHAPE, WRONG_TYPE, PROBLEM, ADD, REMOVE,
+            JOIN, KIND_COUNT };
+
+/* One line of the program. */
+struct step {
+    enum kind kind;
+    char name[16];
+    int count;                          /* elements of each rank */
+    int set;                            /* index in world.sets, 0: global */
+    int odd;                            /* the rank that disagrees, or the root */
+    int until[RANKS_MAX];               /* JOIN epochs: ranks take part if index < until */
+    int index;                          /* position in its epoch */
+    bool join_epoch;
+};
+
+struct flight {
+    hvd_handle handle;                  /* 0: free */
+    int step;
+    int64_t *in, *out, *in2, *out2;
+};
+
+struct rank {
+    struct engine *engine;
+    struct mesh *mesh;
+    struct config conf;
+    int next;                           /* step to be submitted */
+    struct flight flights[FLIGHT_MAX];
+    int open;
+    bool barred;                        /* waits for a collective change (ADD, REMOVE, JOIN) */
+    bool dead;
+    int set_ids[8];
+};
+
+struct world {
+    uint64_t random;
+    int size;
+    struct rank ranks[RANKS_MAX];
+    struct step steps[STEPS_MAX];
+    int step_count;
+    int set_members[8];                 /* bit mask of ranks; [0] is all */
+    int set_count;
+    int crash_step, victim;             /* -1: none */
+    bool crashed;
+    int join_last;
+    bool verbose;
+};
+
+static uint64_t now_ns;
+
+static uint64_t draw(struct world *w)
+{
+    w->random ^= w->random << 13;
+    w->random ^= w->random >> 7;
+    w->random ^= w->random << 17;
+    return w->random;
+}
+
+static int below(struct world *w, int n)
+{
+    return (int)(draw(w) % (uint64_t)n);
+}
+
+/* ---- The program ---------------------------------------------------------------------- */
+
+static bool is_member(const struct world *w, int set, int rank)
+{
+    return w->set_members[set] >> rank & 1;
+}
+
+static struct step *add_step(struct world *w, enum kind kind)
+{
+    struct step *s = &w->steps[w->step_count++];
+
+    *s = (struct step){.kind = kind, .odd = below(w, w->size), .count = 1 + below(w, 40)};
+    snprintf(s->name, sizeof s->name, "t%d", below(w, 7));
+    if (below(w, 5) == 0)
+        s->count = below(w, COUNT_MAX);
+    return s;
+}
+
+static int member_of_set(struct world *w, int set)
+{
+    int rank = below(w, w->size);
+
+    while (!is_member(w, set, rank))
+        rank = (rank + 1) % w->size;
+    return rank;
+}
+
+static void add_plain(struct world *w, int set)
+{
+    static const enum kind kinds[] = {SUM, SUM, SUM, SUM, SUM, GATHER, CAST, MEET, GROUP,
+                                      WRONG_SHAPE, WRONG_TYPE, PROBLEM};
+    struct step *s = add_step(w, kinds[below(w, sizeof kinds / sizeof kinds[0])]);
+
+    s->set = set;
+    s->odd = member_of_set(w, set);
+    if (s->kind == SUM && below(w, 2))
+        s->count = 8;                   /* the same shape often: cached */
+    if ((s->kind == WRONG_SHAPE || s->kind == WRONG_TYPE) &&
+        __builtin_popcount((unsigned)w->set_members[set]) < 2)
+        s->kind = SUM;
+}
+
+static void add_join_epoch(struct world *w)
+{
+    int until[RANKS_MAX], ops = 1 + below(w, 6);
+
+    for (int r = 0; r < w->size; r++)
+        until[r] = below(w, ops + 1);
+    for (int i = 0; i <= ops; i++) {
+        struct step *s = add_step(w, i < ops ? SUM : JOIN);
+
+        s->join_epoch = true;
+        s->index = i;
+        memcpy(s->until, until, sizeof until);
+        if (below(w, 2))
+            s->count = 8;
+    }
+}
+
+static void make_program(struct world *w)
+{
+    int length = 10 + below(w, 40);
+    bool set_live = false;
+
+    w->set_count = 2;
+    w->set_members[0] = (1 << w->size) - 1;
+    while (w->step_count < length) {
+        int choice = below(w, 12);
+
+        if (choice == 0 && !set_live && w->size > 2) {
+            struct step *s = add_step(w, ADD);
+
+            /* Never all and never nobody. */
+            w->set_members[1] = 1 + below(w, (1 << w->size) - 2);
+            s->set = 1;
+            set_live = true;
+            for (int i = 0; i < 4; i++)
+                add_plain(w, below(w, 2));
+            add_step(w, REMOVE)->set = 1;
+            set_live = false;
+            break;                      /* one membership per program */
+        }
+        if (choice == 1)
+            add_join_epoch(w);
+        else
+            add_plain(w, 0);
+    }
+}
+
+/* ---- Values --------------------------------------------------------------------------- */
+
+static int64_t value(int rank, int step, int i)
+{
+    return (int64_t)(rank + 1) * 1000003 + step * 101 + i % 17;
+}
+
+static bool takes_part(const struct world *w, const struct step *s, int rank)
+{
+    if (s->join_epoch && s->kind != JOIN)
+        return s->index < s->until[rank];
+    return is_member(w, s->kind == ADD || s->kind == REMOVE ? 0 : s->set, rank);
+}
+
+static int64_t expected_sum(const struct world *w, const struct step *s, int step, int i)
+{
+    int64_t sum = 0;
+
+    for (int r = 0; r < w->size; r++)
+        if (takes_part(w, s, r))
+            sum += value(r, step, i);
+    return sum;
+}
+
+/* ---- Submitting ----------------------------------------------------------------------- */
+
+static bool name_in_flight(const struct world *w, const struct rank *r, int step)
+{
+    for (int i = 0; i < FLIGHT_MAX; i++) {
+        const struct flight *f = &r->flights[i];
+
+        if (f->handle != 0 && w->steps[f->step].set == w->steps[step].set &&
+            (strcmp(w->steps[f->step].name, w->steps[step].name) == 0 ||
+             w->steps[f->step].kind == MEET || w->steps[f->step].kind == GROUP ||
+             w->steps[step].kind == GROUP))
+            return true;
+    }
+    return false;
+}
+
+static enum hvd_status submit_op(struct world *w, int rank, struct flight *f, int step,
+                                 struct hvd_error *err)
+{
+    const struct step *s = &w->steps[step];
+    struct rank *r = &w->ranks[rank];
+    struct hvd_request req[2];
+
+    memset(req, 0, sizeof req);
+    req[0] = (struct hvd_request){.size = sizeof req[0], .op = HVD_ALLREDUCE,
+                                  .dtype = HVD_I64, .reduce = HVD_SUM, .device = -1,
+                                  .name = s->name, .ndim = 1, .shape = {s->count},
+                                  .input = f->in, .output = f->out,
+                                  .process_set = s->set ? r->set_ids[s->set] : 0};
+    if (s->kind == GATHER)
+        req[0].op = HVD_ALLGATHER, req[0].output = NULL, req[0].shape[0] += rank % 3;
+    if (s->kind == CAST)
+        req[0].op = HVD_BROADCAST, req[0].root = s->odd;
+    if (s->kind == MEET)
+        req[0].op = HVD_BARRIER, req[0].ndim = 0;
+    if (s->kind == WRONG_SHAPE && rank == s->odd)
+        req[0].shape[0] = s->count + 1;
+    if (s->kind == WRONG_TYPE && rank == s->odd)
+        req[0].dtype = HVD_F64;
+    if (s->kind == PROBLEM && rank == s->odd)
+        req[0].problem = "made up";
+    if (s->kind == JOIN)
+        req[0] = (struct hvd_request){.size = sizeof req[0], .op = HVD_JOIN, .device = -1};
+    req[1] = req[0];
+    req[1].name = "second";
+    req[1].input = f->in2;
+    req[1].output = f->out2;
+    return engine_submit(r->engine, req, s->kind == GROUP ? 2 : 1, &f->handle, err);
+}
+
+static enum hvd_status submit_set(struct world *w, int rank, struct flight *f, int step,
+                                  struct hvd_error *err)
+{
+    const struct step *s = &w->steps[step];
+    struct rank *r = &w->ranks[rank];
+    int ranks[RANKS_MAX], n = 0;
+
+    for (int i = 0; i < w->size; i++)
+        if (is_member(w, s->set, i))
+            ranks[n++] = i;
+    return s->kind == ADD
+               ? engine_submit_add_set(r->engine, ranks, n, &f->handle, err)
+               : engine_submit_remove_set(r->engine, r->set_ids[s->set], &f->handle, err);
+}
+
+static void fill(const struct world *w, struct flight *f, int rank, int step)
+{
+    int n = w->steps[step].count + 4;
+
+    f->in = malloc((size_t)n * 8);
+    f->out = calloc((size_t)n, 8);
+    f->in2 = malloc((size_t)n * 8);
+    f->out2 = calloc((size_t)n, 8);
+    CHECK(f->in != NULL && f->out != NULL && f->in2 != NULL && f->out2 != NULL);
+    for (int i = 0; i < n; i++) {
+        f->in[i] = value(rank, step, i);
+        f->in2[i] = value(rank, step + 1000, i);
+    }
+}
+
+static void drop(struct rank *r, struct flight *f)
+{
+    engine_release(r->engine, f->handle);
+    free(f->in);
+    free(f->out);
+    free(f->in2);
+    free(f->out2);
+    *f = (struct flight){0};
+    r->open--;
+}
+
+static bool is_bar(enum kind kind)
+{
+    return kind == ADD || kind == REMOVE || kind == JOIN;
+}
+
+static void try_submit(struct world *w, int rank)
+{
+    struct rank *r = &w->ranks[rank];
+    struct hvd_error err;
+    enum hvd_status status;
+    struct flight *f = NULL;
+    int step = r->next;
+
+    while (step < w->step_count && !takes_part(w, &w->steps[step], rank))
+        step = ++r->next;
+    if (step == w->step_count || r->barred || name_in_flight(w, r, step))
+        return;
+    if (is_bar(w->steps[step].kind) && w->steps[step].kind != JOIN && r->open > 0)
+        return;                         /* sets change only when this rank is idle */
+    for (int i = 0; i < FLIGHT_MAX && f == NULL; i++)
+        if (r->flights[i].handle == 0)
+            f = &r->flights[i];
+    if (f == NULL)
+        return;
+    fill(w, f, rank, step);
+    f->step = step;
+    status = is_bar(w->steps[step].kind) && w->steps[step].kind != JOIN
+                 ? submit_set(w, rank, f, step, &err)
+                 : submit_op(w, rank, f, step, &err);
+    if (status != HVD_OK) {
+        if (!w->crashed)
+            check_fail(__FILE__, __LINE__, "rank %d step %d: %s", rank, step, err.text);
+        f->handle = 0;
+        free(f->in), free(f->out), free(f->in2), free(f->out2);
+        *f = (struct flight){0};
+        r->next = w->step_count;
+        return;
+    }
+    if (w->verbose)
+        fprintf(stderr, "rank %d submits step %d kind %d %s[%d] set %d\n", rank, step,
+                w->steps[step].kind, w->steps[step].name, w->steps[step].count,
+                w->steps[step].set);
+    r->open++;
+    r->next++;
+    r->barred = is_bar(w->steps[step].kind);
+}
+
+/* ---- Completing ----------------------------------------------------------------------- */
+
+static void check_gather(struct world *w, struct rank *r, const struct flight *f,
+                         const struct step *s)
+{
+    struct hvd_output out = {.size = sizeof out};
+    struct hvd_error err;
+    const int64_t *at;
+
+    CHECK_OK(engine_output(r->engine, f->handle, 0, false, &out, &err), err);
+    at = out.data;
+    for (int k = 0; k < w->size; k++) {
+        int n = s->count + k % 3;
+
+        if (!is_member(w, s->set, k))
+            continue;
+        for (int i = 0; i < n; i++)
+            CHECK_EQ(*at++, value(k, f->step, i));
+    }
+    CHECK_EQ(out.shape[0], (int64_t)(at - (const int64_t *)out.data));
+}
+
+static void check_values(struct world *w, int rank, const struct flight *f)
+{
+    const struct step *s = &w->steps[f->step];
+    struct hvd_output out = {.size = sizeof out};
+    struct hvd_error err;
+
+    if (s->kind == GATHER)
+        check_gather(w, &w->ranks[rank], f, s);
+    for (int i = 0; i < s->count && (s->kind == SUM || s->kind == GROUP); i++)
+        CHECK_EQ(f->out[i], expected_sum(w, s, f->step, i));
+    for (int i = 0; i < s->count && s->kind == GROUP; i++)
+        CHECK_EQ(f->out2[i], expected_sum(w, s, f->step + 1000, i));
+    for (int i = 0; i < s->count && s->kind == CAST; i++)
+        CHECK_EQ(f->out[i], value(s->odd, f->step, i));
+    if (s->kind != ADD && s->kind != JOIN)
+        return;
+    CHECK_OK(engine_output(w->ranks[rank].engine, f->handle, 0, false, &out, &err), err);
+    if (s->kind == ADD)
+        w->ranks[rank].set_ids[s->set] = (int)out.value;
+    else if (w->join_last < 0)
+        w->join_last = (int)out.value;
+    else
+        CHECK_EQ(w->join_last, (int)out.value);
+}
+
+static enum hvd_status expected_status(const struct step *s)
+{
+    switch (s->kind) {
+    case WRONG_SHAPE:
+    case WRONG_TYPE:
+        return HVD_MISMATCH;
+    case PROBLEM:
+        return HVD_REMOTE;
+    default:
+        return HVD_OK;
+    }
+}
+
+static void complete(struct world *w, int rank, struct flight *f, enum hvd_status status,
+                     const struct hvd_error *err)
+{
+    struct rank *r = &w->ranks[rank];
+    const struct step *s = &w->steps[f->step];
+
+    if (w->verbose)
+        fprintf(stderr, "rank %d ends step %d: %s %s\n", rank, f->step,
+                hvd_status_name(status), status != HVD_OK ? err->text : "");
+    if (status != expected_status(s) && !w->crashed)
+        check_fail(__FILE__, __LINE__, "rank %d step %d kind %d: %s: %s", rank, f->step,
+                   s->kind, hvd_status_name(status), err->text);
+    if (status == HVD_OK)
+        check_values(w, rank, f);
+    if (s->kind == JOIN && status == HVD_OK) {
+        bool last = true;
+
+        for (int k = 0; k < w->size; k++)
+            for (int i = 0; i < FLIGHT_MAX; i++)
+                last &= k == rank || w->ranks[k].flights[i].handle == 0 ||
+                        w->steps[w->ranks[k].flights[i].step].kind != JOIN ||
+                        w->ranks[k].flights[i].step != f->step;
+        if (last)
+            w->join_last = -1;
+    }
+    if (is_bar(s->kind))
+        r->barred = false;
+    drop(r, f);
+}
+
+static void collect(struct world *w, int rank)
+{
+    struct rank *r = &w->ranks[rank];
+
+    for (int i = 0; i < FLIGHT_MAX; i++) {
+        struct flight *f = &r->flights[i];
+        struct hvd_error err = {0};
+        enum hvd_status status;
+
+        if (f->handle == 0)
+            continue;
+        status = engine_poll(r->engine, f->handle, &err);
+        if (status != HVD_AGAIN)
+            complete(w, rank, f, status, &err);
+    }
+}
+
+/* ---- Running -------------------------------------------------------------------------- */
+
+static void make_engines(struct world *w, struct sim *sim)
+{
+    int capacity = below(w, 3) == 0 ? below(w, 3) : 64;
+    double window_ms = below(w, 2);
+    bool fusion = below(w, 4) != 0;
+
+    for (int i = 0; i < w->size; i++) {
+        struct rank *r = &w->ranks[i];
+        struct engine_options opt = {.conf = &r->conf, .dynamic_sets = true};
+        struct hvd_error err;
+
+        CHECK_OK(config_read(&r->conf, &err), err);
+        r->conf.cache_capacity = capacity;
+        r->conf.cycle_time_ms = window_ms;
+        if (!fusion)
+            r->conf.fusion_threshold = 0;
+        opt.mesh = r->mesh = sim_mesh(sim, i);
+        CHECK_OK(engine_new(&opt, &r->engine, &err), err);
+    }
+}
+
+static bool is_over(const struct world *w)
+{
+    for (int i = 0; i < w->size; i++)
+        if (!w->ranks[i].dead &&
+            (w->ranks[i].next < w->step_count || w->ranks[i].open > 0))
+            return false;
+    return true;
+}
+
+static void maybe_crash(struct world *w, int turn)
+{
+    struct rank *r = &w->ranks[w->victim];
+    struct hvd_error why;
+
+    if (w->crash_step < 0 || w->crashed || turn < w->crash_step)
+        return;
+    w->crashed = true;
+    error_set(&why, HVD_PEER_LOST, w->victim, "rank %d has crashed", w->victim);
+    mesh_fail(r->mesh, &why);
+}
+
+static void end_world(struct world *w)
+{
+    for (int i = 0; i < w->size; i++)
+        for (int k = 0; k < FLIGHT_MAX; k++)
+            CHECK(w->ranks[i].flights[k].handle == 0);
+    for (int i = 0; i < w->size; i++)
+        engine_stop(w->ranks[i].engine);
+    for (int i = 0; i < w->size; i++) {
+        engine_free(w->ranks[i].engine);
+        mesh_close(w->ranks[i].mesh, true);
+        config_release(&w->ranks[i].conf);
+    }
+}
+
+static void run_seed(uint64_t seed, bool crashes, bool verbose)
+{
+    struct world *w = calloc(1, sizeof *w);
+    struct sim_options opt = {.seed = seed, .board_bytes = coll_board_bytes()};
+    struct sim *sim;
+
+    CHECK(w != NULL);
+    now_ns = 1000000000;
+    clock_simulated_ns = &now_ns;
+    w->random = seed * 0x9e3779b97f4a7c15u + 1;
+    for (int i = 0; i < 8; i++)
+        draw(w);
+    w->verbose = verbose;
+    w->join_last = -1;
+    w->size = opt.size = 2 + below(w, RANKS_MAX - 1);
+    opt.hosts = 1 + (below(w, 3) == 0);
+    opt.delay = below(w, 8);
+    make_program(w);
+    w->victim = below(w, w->size);
+    w->crash_step = crashes ? below(w, 400) : -1;
+    sim = sim_new(&opt);
+    CHECK(sim != NULL);
+    make_engines(w, sim);
+    for (int turn = 0; !is_over(w); turn++) {
+        int rank = below(w, w->size);
+
+        now_ns += 20000;
+
+        if (turn > 400000)
+            check_fail(__FILE__, __LINE__, "seed %llu: no end", (unsigned long long)seed);
+        maybe_crash(w, turn);
+        if (below(w, 3) == 0)
+            try_submit(w, rank);
+        else if (below(w, 4) == 0)
+            collect(w, rank);
+        else
+            engine_crank(w->ranks[rank].engine);
+    }
+    clock_simulated_ns = NULL;
+    end_world(w);
+    sim_free(sim);
+    free(w);
+}
+
+static void run_seeds(uint64_t first, int count, bool crashes)
+{
+    const char *one = getenv("HVD_SEED"), *many = getenv("HVD_SEEDS");
+
+    if (one != NULL) {
+        run_seed(strtoull(one, NULL, 0), crashes, true);
+        return;
+    }
+    if (many != NULL)
+        count = (int)strtol(many, NULL, 0) * count / 2000;
+    for (int i = 0; i < count; i++) {
+        fprintf(stderr, "\rseed %llu ", (unsigned long long)(first + (uint64_t)i));
+        run_seed(first + (uint64_t)i, crashes, false);
+    }
+}
+
+TEST(random_programs, .limit_s = 300)
+{
+    run_seeds(1, 1400, false);
+}
+
+TEST(random_programs_with_a_crash, .limit_s = 300)
+{
+    run_seeds(100001, 600, true);
+}
