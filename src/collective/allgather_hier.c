@@ -48,7 +48,8 @@ static enum hvd_status start_local(struct coll_task *t, struct hvd_error *err)
         c->counts[i] = t->call.counts[t->team->local_teamrank[i]];
     call.counts = c->counts;
     call.out = (char *)t->call.out + part[0] * task_type_bytes(t->call.dtype);
-    return task_start(t->team->local, &call, 0, t->call.dtype, &c->h.child, err);
+    return task_start(t->team->local, &call, hier_part(t, 0), t->call.dtype,
+                      &c->h.child, err);
 }
 
 static enum hvd_status start_cross(struct coll_task *t, struct hvd_error *err)
@@ -62,7 +63,8 @@ static enum hvd_status start_cross(struct coll_task *t, struct hvd_error *err)
         counts[h] = host_count(t, h);
     call.counts = counts;
     call.in = (char *)t->call.out + part[0] * task_type_bytes(t->call.dtype);
-    return task_start(t->team->cross, &call, 0, t->call.dtype, &c->h.child, err);
+    return task_start(t->team->cross, &call, hier_part(t, 0), t->call.dtype,
+                      &c->h.child, err);
 }
 
 static enum hvd_status start_cast(struct coll_task *t, bool after, struct hvd_error *err)
@@ -78,8 +80,8 @@ static enum hvd_status start_cast(struct coll_task *t, bool after, struct hvd_er
     call.in = call.out;
     if (call.count == 0)
         return HVD_OK;
-    return task_start(t->team->local, &call, after ? 2 : 1, t->call.dtype, &c->h.child,
-                      err);
+    return task_start(t->team->local, &call, hier_part(t, after ? 2 : 1), t->call.dtype,
+                      &c->h.child, err);
 }
 
 static enum hvd_status start_phase(struct coll_task *t, struct hvd_error *err)

@@ -67,7 +67,7 @@ static enum hvd_status start_reduce(struct coll_task *t, struct hvd_error *err)
     call.out = s->partial;
     call.counts = s->counts;
     call.prescale = t->call.prescale;
-    return task_start(t->team->local, &call, 2 * s->index,
+    return task_start(t->team->local, &call, hier_part(t, 2 * s->index),
                       order_partial_type(t->call.dtype), &s->h.child, err);
 }
 
@@ -85,8 +85,8 @@ static enum hvd_status start_cross(struct coll_task *t, struct hvd_error *err)
     call.count = count;
     call.postscale = t->call.postscale;
     call.divisor = t->call.divisor;
-    return task_start(t->team->cross, &call, 2 * s->index, t->call.dtype, &s->h.child,
-                      err);
+    return task_start(t->team->cross, &call, hier_part(t, 2 * s->index), t->call.dtype,
+                      &s->h.child, err);
 }
 
 /* Our slice is already at its place in the output. */
@@ -100,8 +100,8 @@ static enum hvd_status start_gather(struct coll_task *t, struct hvd_error *err)
     call.out = (char *)t->call.out + s->begin * unit;
     call.in = (char *)call.out + begin * unit;
     call.counts = s->counts;
-    return task_start(t->team->local, &call, 2 * s->index + 1, t->call.dtype,
-                      &s->h.child, err);
+    return task_start(t->team->local, &call, hier_part(t, 2 * s->index + 1),
+                      t->call.dtype, &s->h.child, err);
 }
 
 static enum hvd_status open_segment(struct coll_task *t, struct hvd_error *err)

@@ -9,10 +9,11 @@ static enum hvd_status start_phase(struct coll_task *t, struct hvd_error *err)
     struct coll_call call = hier_call(t, COLL_BARRIER);
 
     if (h->phase == 1 && hier_place(t->team) == 0)
-        return task_start(t->team->cross, &call, 0, call.dtype, &h->child, err);
-    if (h->phase == 0 || h->phase == 2)
-        return task_start(t->team->local, &call, h->phase == 2, call.dtype, &h->child,
+        return task_start(t->team->cross, &call, hier_part(t, 0), call.dtype, &h->child,
                           err);
+    if (h->phase == 0 || h->phase == 2)
+        return task_start(t->team->local, &call, hier_part(t, h->phase == 2), call.dtype,
+                          &h->child, err);
     return HVD_OK;
 }
 

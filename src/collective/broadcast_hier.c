@@ -19,7 +19,8 @@ static enum hvd_status start_local(struct coll_task *t, int root, struct hvd_err
         call.in = call.out;
     else if (h->phase == 2)
         call.in = call.out;
-    return task_start(t->team->local, &call, 0, t->call.dtype, &h->child, err);
+    return task_start(t->team->local, &call, hier_part(t, 0), t->call.dtype,
+                      &h->child, err);
 }
 
 static enum hvd_status start_cross(struct coll_task *t, int host, struct hvd_error *err)
@@ -29,7 +30,8 @@ static enum hvd_status start_cross(struct coll_task *t, int host, struct hvd_err
 
     call.root = host;
     call.in = call.out;
-    return task_start(t->team->cross, &call, 0, t->call.dtype, &h->child, err);
+    return task_start(t->team->cross, &call, hier_part(t, 0), t->call.dtype,
+                      &h->child, err);
 }
 
 static int place_of(const struct coll_team *team, int member)

@@ -83,7 +83,7 @@ struct coll_task {
 };
 
 /*
- * An algorithm describes itself in its own file; table.c admits it with one line.
+ * An algorithm describes itself in its own file; catalog.c admits it with one line.
  * start publishes or posts and returns at once; step does what it can (HVD_AGAIN: more
  * later); release gives back all that start and step took, after any result or none.
  */
@@ -101,12 +101,12 @@ struct coll_alg {
     bool (*is_committed)(const struct coll_task *task);         /* NULL: by the board */
 };
 
-/* table.c */
-extern const struct coll_alg *const table_algs[];
-extern const int table_alg_count;
-extern const char *const table_op_names[COLL_OP_COUNT];
-extern const char table_default_rules[];
-size_t table_state_bytes(void);         /* of the algorithm with the largest state */
+/* catalog.c */
+extern const struct coll_alg *const catalog_algs[];
+extern const int catalog_alg_count;
+extern const char *const catalog_op_names[COLL_OP_COUNT];
+extern const char catalog_default_rules[];
+size_t catalog_state_bytes(void);         /* of the algorithm with the largest state */
 
 /* select.c */
 enum hvd_status select_apply(struct coll_team *team, struct hvd_error *err);

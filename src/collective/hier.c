@@ -16,6 +16,11 @@ bool hier_can(const struct coll_team *team)
     return team->local != NULL;
 }
 
+uint32_t hier_part(const struct coll_task *t, uint32_t k)
+{
+    return t->part == 0 ? k : 256 + 4 * t->part + k;
+}
+
 enum hvd_status hier_drive(struct coll_task *t, struct hvd_error *err)
 {
     struct hier *h = (struct hier *)t->state;

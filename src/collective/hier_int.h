@@ -26,6 +26,10 @@ bool hier_has_come(const struct coll_task *t, int member);
 /* As t->call, with another operation, nothing scaled and nothing counted. */
 struct coll_call hier_call(const struct coll_task *t, enum coll_op op);
 
+/* The part of step k of a task: of its own, or, when it is itself a part of Adasum (which
+ * has fewer than 64), beyond those. */
+uint32_t hier_part(const struct coll_task *t, uint32_t k);
+
 bool hier_can(const struct coll_team *team);
 
 #endif

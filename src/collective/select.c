@@ -81,16 +81,16 @@ static bool parse_range(const char *word, uint64_t *low_p, uint64_t *high_p)
 static int find_op(const char *word)
 {
     for (int op = 0; op < COLL_OP_COUNT; op++)
-        if (strcasecmp(word, table_op_names[op]) == 0)
+        if (strcasecmp(word, catalog_op_names[op]) == 0)
             return op;
     return -1;
 }
 
 static const struct coll_alg *find_alg(int op, const char *word)
 {
-    for (int i = 0; i < table_alg_count; i++)
-        if ((int)table_algs[i]->op == op && strcasecmp(word, table_algs[i]->name) == 0)
-            return table_algs[i];
+    for (int i = 0; i < catalog_alg_count; i++)
+        if ((int)catalog_algs[i]->op == op && strcasecmp(word, catalog_algs[i]->name) == 0)
+            return catalog_algs[i];
     return NULL;
 }
 
@@ -114,7 +114,7 @@ static enum hvd_status parse_rule(const char **at, int *op, struct rule *rule,
     rule->alg = find_alg(*op, word);
     if (rule->alg == NULL)
         return error_set(err, HVD_INVALID, -1, "algorithms: %s has no algorithm '%s'",
-                         table_op_names[*op], word);
+                         catalog_op_names[*op], word);
     return HVD_OK;
 }
 
@@ -197,14 +197,14 @@ static enum hvd_status fill_lines(struct coll_team *team, enum coll_op op,
         lines[n].limit = next;
         if (lines[n].alg == NULL)
             return error_set(err, HVD_INVALID, -1, "no algorithm for %s of %llu bytes",
-                             table_op_names[op], (unsigned long long)size);
+                             catalog_op_names[op], (unsigned long long)size);
         if (next == UINT64_MAX)
             return HVD_OK;
         if (n > 0 && lines[n].alg == lines[n - 1].alg)
             lines[--n].limit = next;
         size = next;
     }
-    return error_set(err, HVD_INVALID, -1, "too many rules for %s", table_op_names[op]);
+    return error_set(err, HVD_INVALID, -1, "too many rules for %s", catalog_op_names[op]);
 }
 
 enum hvd_status select_apply(struct coll_team *team, struct hvd_error *err)
@@ -213,7 +213,7 @@ enum hvd_status select_apply(struct coll_team *team, struct hvd_error *err)
     int defaults;
 
     memcpy(rules, user_rules, (size_t)user_count * sizeof rules[0]);
-    TRY(parse(table_default_rules, rules + user_count, &defaults, err));
+    TRY(parse(catalog_default_rules, rules + user_count, &defaults, err));
     for (int op = 0; op < COLL_OP_COUNT; op++)
         TRY(fill_lines(team, (enum coll_op)op, rules, user_count + defaults, err));
     return HVD_OK;
@@ -255,12 +255,12 @@ static size_t add_rules(char *buffer, size_t capacity, size_t at)
     for (int i = 0; i < user_count; i++) {
         const struct rule *r = &user_rules[i];
 
-        snprintf(line, sizeof line, "rule %s %llu-%llu %s\n", table_op_names[r->op],
+        snprintf(line, sizeof line, "rule %s %llu-%llu %s\n", catalog_op_names[r->op],
                  (unsigned long long)r->low, (unsigned long long)r->high, r->alg->name);
         at = add_line(buffer, capacity, at, line);
     }
     at = add_line(buffer, capacity, at, "default ");
-    at = add_line(buffer, capacity, at, table_default_rules);
+    at = add_line(buffer, capacity, at, catalog_default_rules);
     return add_line(buffer, capacity, at, "\n");
 }
 
@@ -269,10 +269,10 @@ size_t coll_describe(char *buffer, size_t capacity)
     size_t at = 0;
     char line[256];
 
-    for (int i = 0; i < table_alg_count; i++) {
-        const struct coll_alg *a = table_algs[i];
+    for (int i = 0; i < catalog_alg_count; i++) {
+        const struct coll_alg *a = catalog_algs[i];
 
-        snprintf(line, sizeof line, "%-14s %-10s %s\n", table_op_names[a->op], a->name,
+        snprintf(line, sizeof line, "%-14s %-10s %s\n", catalog_op_names[a->op], a->name,
                  a->text);
         at = add_line(buffer, capacity, at, line);
     }

@@ -120,7 +120,7 @@ static struct coll_task *take_task(struct coll_team *team)
     struct coll_task *task = team->free_tasks;
 
     if (task == NULL)
-        return aligned_alloc(64, (sizeof *task + table_state_bytes() + 63) / 64 * 64);
+        return aligned_alloc(64, (sizeof *task + catalog_state_bytes() + 63) / 64 * 64);
     team->free_tasks = task->next;
     return task;
 }

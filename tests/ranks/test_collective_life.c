@@ -166,6 +166,20 @@ TEST(hierarchy_can_be_switched_off)
     harness_run(&h, body_small);
 }
 
+/* Hosts of 3, 1 and 4 ranks that follow each other, and hosts of 1 and 4. */
+TEST(hosts_of_unequal_size, .limit_s = 60)
+{
+    static const int layouts[2][8] = {{0, 0, 0, 1, 2, 2, 2, 2}, {0, 1, 1, 1, 1}};
+
+    for (int i = 0; i < 2; i++) {
+        struct harness h = on(i == 0 ? 8 : 5, 0);
+
+        h.host_of = layouts[i];
+        harness_run(&h, body_small);
+        harness_run(&h, body_scaled);
+    }
+}
+
 /* ---- Teams of some ranks, and slots used again -------------------------------------- */
 
 static void body_subsets(struct harness_rank *r)

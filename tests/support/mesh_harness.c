@@ -47,7 +47,9 @@ static void configure(struct harness_rank *r)
     r->conf.shm_disable = h->shm_disable;
     if (h->heartbeat_s > 0)
         r->conf.heartbeat_s = h->heartbeat_s;
-    snprintf(host, sizeof host, "host-%d", r->rank % (h->hosts > 0 ? h->hosts : 1));
+    snprintf(host, sizeof host, "host-%d",
+             h->host_of != NULL ? h->host_of[r->rank]
+                                : r->rank % (h->hosts > 0 ? h->hosts : 1));
     CHECK_OK(config_set(&r->conf, config_find("HOSTNAME"), host, CONFIG_OPTION, &r->err),
              r->err);
     CHECK_OK(config_set(&r->conf, config_find("SECURITY"),

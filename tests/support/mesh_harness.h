@@ -19,6 +19,7 @@
 struct harness {
     int size;
     int hosts;                          /* 0: one */
+    const int *host_of;                 /* by rank, instead of rank % hosts */
     bool shm_disable;
     bool processes;                     /* instead of threads */
     bool no_goodbye;                    /* close without one */

@@ -1,5 +1,5 @@
 /*
- * table.c: the algorithms there are, one line each, and the rules that choose among them
+ * catalog.c: the algorithms there are, one line each, and the rules that choose among them
  * when the user gives none.  The size of an operation is that of the whole vector: of the
  * input of one member (allreduce, broadcast), of all counts together (allgather,
  * reducescatter).
@@ -22,17 +22,17 @@
 ALGORITHMS(DECLARE)
 
 #define POINT(name) &name,
-const struct coll_alg *const table_algs[] = {ALGORITHMS(POINT)};
-const int table_alg_count = sizeof table_algs / sizeof table_algs[0];
+const struct coll_alg *const catalog_algs[] = {ALGORITHMS(POINT)};
+const int catalog_alg_count = sizeof catalog_algs / sizeof catalog_algs[0];
 
-const char *const table_op_names[COLL_OP_COUNT] = {
+const char *const catalog_op_names[COLL_OP_COUNT] = {
     [COLL_ALLREDUCE] = "allreduce", [COLL_ALLGATHER] = "allgather",
     [COLL_BROADCAST] = "broadcast", [COLL_ALLTOALL] = "alltoall",
     [COLL_REDUCESCATTER] = "reducescatter", [COLL_BARRIER] = "barrier",
     [COLL_ADASUM] = "adasum",
 };
 
-const char table_default_rules[] =
+const char catalog_default_rules[] =
     "allreduce 0-inf alone, 0-8kb slot, 0-inf shared, 0-inf hier, 0-16kb gather, "
     "0-inf pairwise, "
     "allgather 0-inf alone, 0-inf board, 0-inf hier, 0-64kb bruck, 0-inf pairwise, "
@@ -42,11 +42,11 @@ const char table_default_rules[] =
     "barrier 0-inf alone, 0-inf board, 0-inf hier, 0-inf rounds, "
     "adasum 0-inf alone, 0-inf slices";
 
-size_t table_state_bytes(void)
+size_t catalog_state_bytes(void)
 {
     size_t most = 0;
 
-    for (int i = 0; i < table_alg_count; i++)
-        most = table_algs[i]->state_bytes > most ? table_algs[i]->state_bytes : most;
+    for (int i = 0; i < catalog_alg_count; i++)
+        most = catalog_algs[i]->state_bytes > most ? catalog_algs[i]->state_bytes : most;
     return most;
 }
