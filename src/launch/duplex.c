@@ -120,7 +120,8 @@ static void write_some(struct duplex *ch)
         }
         ch->out_at += (size_t)n;
     }
-    if (ch->out_at == ch->out.length || ch->out_at > (1u << 20)) {
+    if (ch->out_at == ch->out.length ||
+        (ch->out_at > (1u << 20) && ch->out_at > ch->out.length / 2)) {
         /* The buffer has held the key. */
         explicit_bzero(ch->out.text, ch->out_at);
         drop_used(&ch->out, &ch->out_at);

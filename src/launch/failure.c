@@ -1,7 +1,7 @@
 /*
  * failure.c: the last words of a failed job: who failed first, where, how, what it said.
  */
-#include "launch/job_int.h"
+#include "launch/launch_int.h"
 
 #include <string.h>
 
@@ -23,7 +23,7 @@ static const char *last_lines(const char *text, size_t bytes)
     return at;
 }
 
-static void print_tail(struct job *job, int rank)
+static void print_tail(struct launch *job, int rank)
 {
     char text[4096], line[512];
     size_t bytes = output_tail(job->output, rank, text, sizeof text), used = 0;
@@ -44,7 +44,7 @@ static void print_tail(struct job *job, int rank)
     }
 }
 
-void failure_print(struct job *job)
+void failure_print(struct launch *job)
 {
     int rank = job->first_failed;
     const struct rank_state *r = &job->ranks[rank];

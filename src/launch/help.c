@@ -107,9 +107,9 @@ void help_add_page(struct strbuf *out)
     option_row_count();
     help_add_usage(out);
     strbuf_addf(out, "\nStarts a job of N processes and waits for it. All options stand "
-                     "before the command; an option "
-                     "that is not\ngiven leaves the variable behind it as it is. Every option may be shortened to a "
-                     "prefix that fits\nno other.\n");
+                     "before the command; an option\nthat is not given leaves the variable "
+                     "behind it as it is. Every option may be shortened to\na prefix that "
+                     "fits no other.\n");
     for (size_t i = 0; i < sizeof sections / sizeof sections[0]; i++)
         add_section(out, sections[i][0], sections[i][1]);
 }

@@ -11,4 +11,7 @@ void help_add_page(struct strbuf *out);         /* --help */
 enum hvd_status help_add_config(const struct settings *s, struct strbuf *out,
                                 struct hvd_error *err);
 
+/* The options given, as a JSON object. */
+void help_add_args(const struct options *opt, struct strbuf *out);
+
 #endif

@@ -2,7 +2,7 @@
  * input.c: the launcher's stdin for a rank 0 on another host.  One chunk is under way at a
  * time; the next is read when the worker has taken it, so that nothing piles up.
  */
-#include "launch/job_int.h"
+#include "launch/launch_int.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -18,7 +18,7 @@ struct input {
     int fd;
 };
 
-static void send_chunk(struct job *job, const char *bytes, size_t count)
+static void send_chunk(struct launch *job, const char *bytes, size_t count)
 {
     uint32_t rank = 0;
 
@@ -27,7 +27,7 @@ static void send_chunk(struct job *job, const char *bytes, size_t count)
     duplex_flush(&job->input->tether->channel);
 }
 
-static void read_chunk(struct job *job)
+static void read_chunk(struct launch *job)
 {
     char bytes[CHUNK];
     ssize_t n = read(job->input->fd, bytes, sizeof bytes);
@@ -44,7 +44,7 @@ static void on_readable(uv_poll_t *poll, int status, int events)
     read_chunk(poll->data);
 }
 
-static void wait_for_more(struct job *job)
+static void wait_for_more(struct launch *job)
 {
     if (job->input->has_poll)
         uv_poll_start(&job->input->poll, UV_READABLE, on_readable);
@@ -52,7 +52,7 @@ static void wait_for_more(struct job *job)
         read_chunk(job);
 }
 
-void input_start(struct job *job, struct tether *tether)
+void input_start(struct launch *job, struct tether *tether)
 {
     struct input *in = calloc(1, sizeof *in);
     int flags = fcntl(STDIN_FILENO, F_GETFL);
@@ -70,7 +70,7 @@ void input_start(struct job *job, struct tether *tether)
     wait_for_more(job);
 }
 
-void input_taken(struct job *job)
+void input_taken(struct launch *job)
 {
     if (job->input != NULL)
         wait_for_more(job);
@@ -81,7 +81,7 @@ static void on_closed(uv_handle_t *handle)
     free((char *)handle - offsetof(struct input, poll));
 }
 
-void input_stop(struct job *job)
+void input_stop(struct launch *job)
 {
     struct input *in = job->input;
 

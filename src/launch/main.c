@@ -2,7 +2,7 @@
 #include "launch/agent.h"
 #include "launch/check_build.h"
 #include "launch/help.h"
-#include "launch/job.h"
+#include "launch/launch.h"
 #include "launch/mpi.h"
 
 #include <stdio.h>
@@ -45,6 +45,8 @@ static bool answer(const struct settings *s, int *code_p)
         strbuf_addf(&out, "%s\n", hvd_version());
     else if (options_has(&s->options, OPTION_ID_CHECK_BUILD))
         check_build_add(&out, s->verbose);
+    else if (options_has(&s->options, OPTION_ID_PRINT_ARGS))
+        help_add_args(&s->options, &out);
     else if (options_has(&s->options, OPTION_ID_PRINT_CONFIG)) {
         if (help_add_config(s, &out, &err) != HVD_OK) {
             strbuf_release(&out);
@@ -63,7 +65,7 @@ static int run(const struct settings *s)
     int code = EXIT_FAILED;
 
     if (s->controller == CONTROLLER_NATIVE)
-        return job_run(s);
+        return launch_run(s);
     if (mpi_run(s, &code, &err) != HVD_OK)
         return print_error(err.text, false);
     return code;

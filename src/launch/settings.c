@@ -381,7 +381,8 @@ static enum hvd_status check_elastic(struct settings *s, bool *usage_p,
 static bool is_question(const struct settings *s)
 {
     return has(s, OPTION_ID_HELP) || has(s, OPTION_ID_VERSION) ||
-           has(s, OPTION_ID_CHECK_BUILD) || has(s, OPTION_ID_LIST_ALGORITHMS);
+           has(s, OPTION_ID_CHECK_BUILD) || has(s, OPTION_ID_LIST_ALGORITHMS) ||
+           has(s, OPTION_ID_PRINT_ARGS);
 }
 
 enum hvd_status settings_read(int argc, char **argv, struct settings *s, bool *usage_p,

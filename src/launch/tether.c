@@ -3,7 +3,7 @@
  * others.  Frames come in, the job is told what they mean.
  */
 #include "launch/agent.h"
-#include "launch/job_int.h"
+#include "launch/launch_int.h"
 #include "launch/remote.h"
 #include "launch/worker_env.h"
 
@@ -40,7 +40,7 @@ static enum hvd_status take_hello(struct tether *tether, const char *body, size_
     tether->cpus = hello.cpus;
     tether->state = TETHER_READY;
     log_debug("host %s: agent on %s, %u cpus", tether->host, hello.host, hello.cpus);
-    job_tether_ready(tether->job);
+    launch_tether_ready(tether->job);
     return HVD_OK;
 }
 
@@ -57,12 +57,12 @@ static enum hvd_status take_reached(struct tether *tether, const char *body, siz
                   "host %s reaches none of the addresses of this machine (%s) at port %u; "
                   "check the network between them and --network-interface", tether->host,
                   tether->job->addrs.text, hvd_server_port(tether->job->server));
-        job_fail(tether->job, &why);
+        launch_fail(tether->job, &why);
         return HVD_OK;
     }
     memcpy(tether->addr, body, bytes);
     tether->state = TETHER_REACHED;
-    job_tether_reached(tether->job);
+    launch_tether_reached(tether->job);
     return HVD_OK;
 }
 
@@ -86,7 +86,7 @@ static enum hvd_status take_exit(struct tether *tether, const char *body, size_t
     if (text_bytes == 0 || text[text_bytes - 1] != '\0')
         return error_set(err, HVD_PROTO, -1, "host %s: bad exit", tether->host);
     if (words[0] < (uint32_t)tether->job->settings->np)
-        job_rank_ended(tether->job, (int)words[0], (int)(words[1] & 255), (int)words[2],
+        launch_rank_ended(tether->job, (int)words[0], (int)(words[1] & 255), (int)words[2],
                        text);
     return HVD_OK;
 }
@@ -96,7 +96,7 @@ static enum hvd_status take_rank_frame(struct tether *tether, unsigned type,
                                        const char *body, size_t bytes,
                                        struct hvd_error *err)
 {
-    struct job *job = tether->job;
+    struct launch *job = tether->job;
     uint32_t words[2] = {0, 0};
     const char *rest;
     size_t count;
@@ -111,7 +111,7 @@ static enum hvd_status take_rank_frame(struct tether *tether, unsigned type,
     else if (type == AGENT_OUTPUT && words[1] >= 1 && words[1] <= 2)
         output_take(job->output, (int)words[0], (int)words[1], rest, count);
     else if (type == AGENT_RESULT)
-        job_rank_result(job, (int)words[0], rest, count);
+        launch_rank_result(job, (int)words[0], rest, count);
     else if (type == AGENT_TAKEN)
         input_taken(job);
     return HVD_OK;
@@ -139,7 +139,7 @@ static enum hvd_status on_frame(struct duplex *ch, unsigned type, const char *bo
         return take_rank_frame(tether, type, body, bytes, err);
     case AGENT_DONE:
         tether->state = TETHER_DONE;
-        job_tether_done(tether->job);
+        launch_tether_done(tether->job);
         return HVD_OK;
     case AGENT_PING:
         return HVD_OK;
@@ -160,7 +160,7 @@ static void on_lost(struct duplex *ch, const struct hvd_error *err)
         err->status == HVD_PEER_LOST)
         return;
     tether->state = TETHER_LOST;
-    job_tether_lost(tether->job, tether, err->text);
+    launch_tether_lost(tether->job, tether, err->text);
 }
 
 /* ---- opening ---------------------------------------------------------------------- */
@@ -174,7 +174,7 @@ static void handle_closed(struct tether *tether)
         return;
     tether->is_retrying = false;
     if (tether->job->state == JOB_CONNECTING && tether_open_remote(tether, &err) != HVD_OK)
-        job_fail(tether->job, &err);
+        launch_fail(tether->job, &err);
 }
 
 static void on_channel_closed(struct duplex *ch)
@@ -298,14 +298,14 @@ void tether_reaped(struct tether *tether, int status)
         snprintf(why, sizeof why, "ssh ended with code %d before the agent answered",
                  WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
     tether->state = TETHER_LOST;
-    job_tether_lost(tether->job, tether, why);
+    launch_tether_lost(tether->job, tether, why);
 }
 
 /* ---- sending ---------------------------------------------------------------------- */
 
 void tether_send_job(struct tether *tether)
 {
-    struct job *job = tether->job;
+    struct launch *job = tether->job;
     struct agent_job msg = {
         .directory = ".", .keep_environment = !tether->is_local,
         .heartbeat_ms = tether->is_local
@@ -351,7 +351,7 @@ void tether_send_payload(struct tether *tether)
 
 void tether_start_rank(struct tether *tether, int rank)
 {
-    struct job *job = tether->job;
+    struct launch *job = tether->job;
     struct agent_start start = {
         .rank = (uint32_t)rank, .place = (uint32_t)tether->started++,
         .places = (uint32_t)tether->rank_count, .input = rank == 0,

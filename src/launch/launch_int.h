@@ -1,6 +1,6 @@
-/* job_int.h: the state of a launch, shared by job.c, tether.c, input.c and failure.c. */
-#ifndef HVD_LAUNCH_JOB_INT_H
-#define HVD_LAUNCH_JOB_INT_H
+/* launch_int.h: the state of a launch, shared by launch.c, tether.c, input.c and failure.c. */
+#ifndef HVD_LAUNCH_LAUNCH_INT_H
+#define HVD_LAUNCH_LAUNCH_INT_H
 
 #include "launch/assign.h"
 #include "launch/duplex.h"
@@ -36,11 +36,11 @@ enum tether_state {
 #undef TETHER_STATE_ENUM
 };
 
-struct job;
+struct launch;
 
 /* The connection to the agent of one host; all names of this machine share one. */
 struct tether {
-    struct job *job;
+    struct launch *job;
     const char *host;                   /* name as given; of the first local one */
     bool is_local;
     enum tether_state state;
@@ -68,7 +68,7 @@ struct rank_state {
     char text[512];                     /* why, when the code does not tell */
 };
 
-struct job {
+struct launch {
     const struct settings *settings;
     uv_loop_t loop;
     uv_signal_t signals[6];
@@ -109,21 +109,21 @@ void tether_reaped(struct tether *tether, int status);
 void tether_close(struct tether *tether);
 void tether_retry(struct tether *tether);       /* closes, and connects again */
 
-/* job.c: what a tether has learned */
-void job_tether_ready(struct job *job);
-void job_tether_reached(struct job *job);
-void job_tether_lost(struct job *job, struct tether *tether, const char *why);
-void job_tether_done(struct job *job);
-void job_rank_ended(struct job *job, int rank, int code, int signal, const char *text);
-void job_rank_result(struct job *job, int rank, const char *bytes, size_t count);
-void job_fail(struct job *job, const struct hvd_error *err);
+/* launch.c: what a tether has learned */
+void launch_tether_ready(struct launch *job);
+void launch_tether_reached(struct launch *job);
+void launch_tether_lost(struct launch *job, struct tether *tether, const char *why);
+void launch_tether_done(struct launch *job);
+void launch_rank_ended(struct launch *job, int rank, int code, int signal, const char *text);
+void launch_rank_result(struct launch *job, int rank, const char *bytes, size_t count);
+void launch_fail(struct launch *job, const struct hvd_error *err);
 
 /* input.c: the launcher's stdin, for a rank 0 that runs elsewhere */
-void input_start(struct job *job, struct tether *tether);
-void input_taken(struct job *job);
-void input_stop(struct job *job);
+void input_start(struct launch *job, struct tether *tether);
+void input_taken(struct launch *job);
+void input_stop(struct launch *job);
 
 /* failure.c */
-void failure_print(struct job *job);
+void failure_print(struct launch *job);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * job.c: one launch as a state machine over events (frames of agents, signals, timers).
+ * launch.c: one launch as a state machine over events (frames of agents, signals, timers).
  *
  * 1. Nobody but this loop decides; nothing in it blocks.
  * 2. The first failure, a signal, or the end of all workers leads to ENDING; from there
@@ -7,11 +7,11 @@
  * 3. A second signal kills at once.
  * 4. Ranks that are ended by us are reported, but the first failure stays the verdict.
  */
-#include "launch/job.h"
+#include "launch/launch.h"
 
 #include "base/log.h"
 #include "launch/bind.h"
-#include "launch/job_int.h"
+#include "launch/launch_int.h"
 #include "launch/nic.h"
 #include "launch/spawn.h"
 
@@ -29,20 +29,20 @@
 #define SSH_TRIES 5
 #define END_MS 12000                    /* beyond the grace: agents need 6 s at most */
 
-static void begin_end(struct job *job, uint32_t grace_ms);
+static void begin_end(struct launch *job, uint32_t grace_ms);
 
-static const char *rank_host(const struct job *job, int rank)
+static const char *rank_host(const struct launch *job, int rank)
 {
     return job->settings->hosts.items[job->slots[rank].host].name;
 }
 
-static void say_verbose(struct job *job, const char *text)
+static void say_verbose(struct launch *job, const char *text)
 {
     if (job->settings->verbose)
         output_say(job->output, 1, "%s", text);
 }
 
-static void enter(struct job *job, enum job_state state)
+static void enter(struct launch *job, enum job_state state)
 {
     static const char *const names[] = {
 #define JOB_STATE_NAME(name, text) #name,
@@ -57,7 +57,7 @@ static void enter(struct job *job, enum job_state state)
 
 /* ---- the end ---------------------------------------------------------------------- */
 
-static bool is_over(const struct job *job)
+static bool is_over(const struct launch *job)
 {
     for (int i = 0; i < job->tether_count; i++)
         if (job->tethers[i].state != TETHER_DONE && job->tethers[i].state != TETHER_LOST &&
@@ -66,7 +66,7 @@ static bool is_over(const struct job *job)
     return true;
 }
 
-static void check_over(struct job *job)
+static void check_over(struct launch *job)
 {
     if (job->state == JOB_ENDING && is_over(job)) {
         enter(job, JOB_DONE);
@@ -76,7 +76,7 @@ static void check_over(struct job *job)
 
 static void on_end_limit(uv_timer_t *timer)
 {
-    struct job *job = timer->data;
+    struct launch *job = timer->data;
 
     for (int i = 0; i < job->tether_count; i++)
         if (job->tethers[i].state != TETHER_DONE && job->tethers[i].state != TETHER_LOST) {
@@ -87,7 +87,7 @@ static void on_end_limit(uv_timer_t *timer)
     check_over(job);
 }
 
-static void begin_end(struct job *job, uint32_t grace_ms)
+static void begin_end(struct launch *job, uint32_t grace_ms)
 {
     if (job->state == JOB_DONE)
         return;
@@ -110,17 +110,35 @@ static void begin_end(struct job *job, uint32_t grace_ms)
     check_over(job);
 }
 
-void job_fail(struct job *job, const struct hvd_error *err)
+void launch_fail(struct launch *job, const struct hvd_error *err)
 {
     if (!job->has_error)
         job->error = *err;
     job->has_error = true;
+    if (job->has_result) {
+        agent_put_frame(duplex_out(&job->result), AGENT_TEXT, err->text,
+                        strlen(err->text));
+        duplex_flush(&job->result);
+    }
     begin_end(job, (uint32_t)job->settings->grace_ms);
 }
 
 /* ---- ranks ------------------------------------------------------------------------ */
 
-void job_rank_ended(struct job *job, int rank, int code, int signal, const char *text)
+/* horovod.run learns who failed, and in which order. */
+static void tell_result_end(struct launch *job, int rank)
+{
+    const struct rank_state *r = &job->ranks[rank];
+    uint32_t words[3] = {(uint32_t)rank, (uint32_t)r->code, (uint32_t)r->signal};
+
+    if (!job->has_result)
+        return;
+    agent_put_words(duplex_out(&job->result), AGENT_EXIT, words, 3, r->text,
+                    strlen(r->text));
+    duplex_flush(&job->result);
+}
+
+void launch_rank_ended(struct launch *job, int rank, int code, int signal, const char *text)
 {
     struct rank_state *r = &job->ranks[rank];
 
@@ -131,6 +149,7 @@ void job_rank_ended(struct job *job, int rank, int code, int signal, const char 
     r->signal = signal;
     snprintf(r->text, sizeof r->text, "%s", text);
     job->ended++;
+    tell_result_end(job, rank);
     if (text[0] != '\0')
         output_say(job->output, 2, "horovodrun: rank %d on %s: %s", rank,
                    rank_host(job, rank), text);
@@ -149,7 +168,7 @@ void job_rank_ended(struct job *job, int rank, int code, int signal, const char 
         begin_end(job, (uint32_t)job->settings->grace_ms);
 }
 
-void job_rank_result(struct job *job, int rank, const char *bytes, size_t count)
+void launch_rank_result(struct launch *job, int rank, const char *bytes, size_t count)
 {
     uint32_t word = (uint32_t)rank;
 
@@ -161,7 +180,7 @@ void job_rank_result(struct job *job, int rank, const char *bytes, size_t count)
 
 /* ---- tethers ------------------------------------------------------------------------ */
 
-static bool all_tethers(const struct job *job, enum tether_state state)
+static bool all_tethers(const struct launch *job, enum tether_state state)
 {
     for (int i = 0; i < job->tether_count; i++)
         if (job->tethers[i].state != state)
@@ -169,7 +188,7 @@ static bool all_tethers(const struct job *job, enum tether_state state)
     return true;
 }
 
-static void say_command(struct job *job, int rank)
+static void say_command(struct launch *job, int rank)
 {
     struct strbuf line;
 
@@ -184,7 +203,7 @@ static void say_command(struct job *job, int rank)
     strbuf_release(&line);
 }
 
-static void start_generation(struct job *job)
+static void start_generation(struct launch *job)
 {
     enter(job, JOB_RUNNING);
     uv_timer_stop(&job->limit);
@@ -199,7 +218,7 @@ static void start_generation(struct job *job)
         input_start(job, job->ranks[0].tether);
 }
 
-static void choose_threads(struct job *job)
+static void choose_threads(struct launch *job)
 {
     const struct settings *s = job->settings;
 
@@ -221,7 +240,7 @@ static void choose_threads(struct job *job)
                    job->tethers[0].cpus, job->tethers[0].rank_count);
 }
 
-void job_tether_reached(struct job *job)
+void launch_tether_reached(struct launch *job)
 {
     if (job->state != JOB_PROBING || !all_tethers(job, TETHER_REACHED))
         return;
@@ -237,7 +256,7 @@ void job_tether_reached(struct job *job)
     start_generation(job);
 }
 
-void job_tether_ready(struct job *job)
+void launch_tether_ready(struct launch *job)
 {
     if (job->state != JOB_CONNECTING || !all_tethers(job, TETHER_READY))
         return;
@@ -255,15 +274,15 @@ void job_tether_ready(struct job *job)
     enter(job, JOB_PROBING);
     for (int i = 0; i < job->tether_count; i++)
         tether_send_job(&job->tethers[i]);
-    job_tether_reached(job);
+    launch_tether_reached(job);
 }
 
-void job_tether_done(struct job *job)
+void launch_tether_done(struct launch *job)
 {
     check_over(job);
 }
 
-static void connection_failed(struct job *job, struct tether *tether, const char *why)
+static void connection_failed(struct launch *job, struct tether *tether, const char *why)
 {
     struct hvd_error err = {.rank = -1};
 
@@ -282,10 +301,10 @@ static void connection_failed(struct job *job, struct tether *tether, const char
         error_set(&err, HVD_SYS, -1, "could not connect to some hosts via ssh: %s (%s)",
                   tether->host, why);
     }
-    job_fail(job, &err);
+    launch_fail(job, &err);
 }
 
-void job_tether_lost(struct job *job, struct tether *tether, const char *why)
+void launch_tether_lost(struct launch *job, struct tether *tether, const char *why)
 {
     char text[512];
 
@@ -299,20 +318,20 @@ void job_tether_lost(struct job *job, struct tether *tether, const char *why)
         struct hvd_error err = {.rank = -1};
 
         error_set(&err, HVD_PEER_LOST, -1, "%s", text);
-        job_fail(job, &err);
+        launch_fail(job, &err);
     }
     /* Of the local agent's children we are the parent now. */
     if (tether->is_local)
         spawn_signal_descendants(SIGKILL);
     for (int r = 0; r < job->settings->np; r++)
         if (job->ranks[r].tether == tether && job->ranks[r].is_started)
-            job_rank_ended(job, r, tether->is_local ? 137 : 255, 0, text);
+            launch_rank_ended(job, r, tether->is_local ? 137 : 255, 0, text);
     check_over(job);
 }
 
 /* ---- timers and signals ----------------------------------------------------------- */
 
-static void say_status(struct job *job)
+static void say_status(struct launch *job)
 {
     struct strbuf names;
 
@@ -328,7 +347,7 @@ static void say_status(struct job *job)
     strbuf_release(&names);
 }
 
-static void check_heartbeat(struct job *job, struct tether *tether)
+static void check_heartbeat(struct launch *job, struct tether *tether)
 {
     uint64_t silent_ms = uv_now(&job->loop) - tether->heard_ms;
 
@@ -340,13 +359,13 @@ static void check_heartbeat(struct job *job, struct tether *tether)
         tether->state = TETHER_LOST;
         if (tether->pid > 0)
             kill(tether->pid, SIGKILL);
-        job_tether_lost(job, tether, "no sign of life");
+        launch_tether_lost(job, tether, "no sign of life");
     }
 }
 
 static void on_tick(uv_timer_t *timer)
 {
-    struct job *job = timer->data;
+    struct launch *job = timer->data;
     uint64_t waited_ms = uv_now(&job->loop) - job->since_ms;
 
     if (job->state < JOB_RUNNING && waited_ms / STATUS_MS != (waited_ms - TICK_MS) / STATUS_MS &&
@@ -358,7 +377,7 @@ static void on_tick(uv_timer_t *timer)
 
 static void on_start_limit(uv_timer_t *timer)
 {
-    struct job *job = timer->data;
+    struct launch *job = timer->data;
     struct hvd_error err = {.rank = -1};
     struct strbuf names;
 
@@ -374,12 +393,12 @@ static void on_start_limit(uv_timer_t *timer)
               job->state == JOB_CONNECTING ? "the agent" : "the network check", names.text,
               job->settings->start_timeout_s);
     strbuf_release(&names);
-    job_fail(job, &err);
+    launch_fail(job, &err);
 }
 
 static void on_child(uv_signal_t *handle, int number)
 {
-    struct job *job = handle->data;
+    struct launch *job = handle->data;
     int status;
     pid_t pid;
 
@@ -393,7 +412,7 @@ static void on_child(uv_signal_t *handle, int number)
 
 static void on_stop_signal(uv_signal_t *handle, int number)
 {
-    struct job *job = handle->data;
+    struct launch *job = handle->data;
 
     job->signal_count++;
     if (job->signal == 0)
@@ -402,7 +421,7 @@ static void on_stop_signal(uv_signal_t *handle, int number)
 }
 
 /* Ctrl-Z: agents must not take our silence for death. */
-static void tell_pause(struct job *job, uint32_t is_paused)
+static void tell_pause(struct launch *job, uint32_t is_paused)
 {
     for (int i = 0; i < job->tether_count; i++) {
         struct tether *tether = &job->tethers[i];
@@ -417,7 +436,7 @@ static void tell_pause(struct job *job, uint32_t is_paused)
 
 static void on_suspend(uv_signal_t *handle, int number)
 {
-    struct job *job = handle->data;
+    struct launch *job = handle->data;
 
     tell_pause(job, 1);
     raise(SIGSTOP);
@@ -427,7 +446,7 @@ static void on_suspend(uv_signal_t *handle, int number)
 
 static void on_pressure(void *owner, bool is_high)
 {
-    struct job *job = owner;
+    struct launch *job = owner;
 
     for (int i = 0; i < job->tether_count; i++) {
         if (!job->tethers[i].has_channel)
@@ -441,7 +460,7 @@ static void on_pressure(void *owner, bool is_high)
 
 /* ---- preparation ------------------------------------------------------------------ */
 
-static void watch_signals(struct job *job)
+static void watch_signals(struct launch *job)
 {
     static const int stops[] = {SIGINT, SIGTERM, SIGHUP};
     struct sigaction old;
@@ -459,7 +478,7 @@ static void watch_signals(struct job *job)
             uv_signal_start(&job->signals[2 + i], on_stop_signal, stops[i]);
 }
 
-static struct tether *add_tether(struct job *job, const char *host, bool is_local)
+static struct tether *add_tether(struct launch *job, const char *host, bool is_local)
 {
     struct tether *tether = &job->tethers[job->tether_count++];
 
@@ -471,7 +490,7 @@ static struct tether *add_tether(struct job *job, const char *host, bool is_loca
 }
 
 /* One tether for all names of this machine, one for each other host. */
-static void make_tethers(struct job *job)
+static void make_tethers(struct launch *job)
 {
     struct tether *local = NULL, *tether = NULL;
     int host = -1;
@@ -492,7 +511,7 @@ static void make_tethers(struct job *job)
     }
 }
 
-static void say_hosts(struct job *job)
+static void say_hosts(struct launch *job)
 {
     struct strbuf names;
 
@@ -513,7 +532,7 @@ static void say_hosts(struct job *job)
     strbuf_release(&names);
 }
 
-static enum hvd_status choose_network(struct job *job, struct hvd_error *err)
+static enum hvd_status choose_network(struct launch *job, struct hvd_error *err)
 {
     const struct settings *s = job->settings;
     struct strbuf names;
@@ -546,7 +565,7 @@ static enum hvd_status choose_network(struct job *job, struct hvd_error *err)
     return HVD_OK;
 }
 
-static enum hvd_status start_server(struct job *job, struct hvd_error *err)
+static enum hvd_status start_server(struct launch *job, struct hvd_error *err)
 {
     const char *list[66] = {"127.0.0.1"};
     struct hvd_server_options opt = {
@@ -564,7 +583,7 @@ static enum hvd_status start_server(struct job *job, struct hvd_error *err)
     return status;
 }
 
-static enum hvd_status make_identity(struct job *job, struct hvd_error *err)
+static enum hvd_status make_identity(struct launch *job, struct hvd_error *err)
 {
     uint8_t random[HVD_KEY_BYTES];
 
@@ -577,7 +596,7 @@ static enum hvd_status make_identity(struct job *job, struct hvd_error *err)
 
 static void on_result_lost(struct duplex *ch, const struct hvd_error *err)
 {
-    struct job *job = ch->owner;
+    struct launch *job = ch->owner;
 
     /* Whoever called horovod.run has gone. */
     begin_end(job, (uint32_t)job->settings->grace_ms);
@@ -590,7 +609,7 @@ static enum hvd_status on_result_frame(struct duplex *ch, unsigned type,
     return error_set(err, HVD_PROTO, -1, "the result descriptor is for writing");
 }
 
-static enum hvd_status open_result(struct job *job, struct hvd_error *err)
+static enum hvd_status open_result(struct launch *job, struct hvd_error *err)
 {
     if (job->settings->result_fd < 0)
         return HVD_OK;
@@ -603,7 +622,7 @@ static enum hvd_status open_result(struct job *job, struct hvd_error *err)
 }
 
 /* The local agent is forked before this process has a thread or the key. */
-static enum hvd_status open_tethers(struct job *job, struct hvd_error *err)
+static enum hvd_status open_tethers(struct launch *job, struct hvd_error *err)
 {
     for (int i = 0; i < job->tether_count; i++)
         if (job->tethers[i].is_local)
@@ -614,7 +633,7 @@ static enum hvd_status open_tethers(struct job *job, struct hvd_error *err)
     return HVD_OK;
 }
 
-static enum hvd_status prepare(struct job *job, struct hvd_error *err)
+static enum hvd_status prepare(struct launch *job, struct hvd_error *err)
 {
     const struct settings *s = job->settings;
     struct output_options out = {
@@ -628,6 +647,7 @@ static enum hvd_status prepare(struct job *job, struct hvd_error *err)
     if (job->slots == NULL || job->ranks == NULL || job->tethers == NULL)
         return error_set(err, HVD_NOMEM, -1, "no memory for %d ranks", s->np);
     TRY(output_new(&job->loop, &out, &job->output, err));
+    TRY(open_result(job, err));
     TRY(assign_slots(&s->hosts, s->np, job->slots, err));
     make_tethers(job);
     TRY(choose_network(job, err));
@@ -635,11 +655,10 @@ static enum hvd_status prepare(struct job *job, struct hvd_error *err)
     TRY(open_tethers(job, err));
     watch_signals(job);
     TRY(make_identity(job, err));
-    TRY(start_server(job, err));
-    return open_result(job, err);
+    return start_server(job, err);
 }
 
-static void wait_for_processes(struct job *job)
+static void wait_for_processes(struct launch *job)
 {
     uint64_t until = uv_hrtime() + 2000000000ull;
 
@@ -657,7 +676,7 @@ static void wait_for_processes(struct job *job)
 }
 
 /* A terminal that takes its time gets it, unless somebody wants us to end. */
-static void flush_output(struct job *job)
+static void flush_output(struct launch *job)
 {
     uint64_t until = uv_hrtime() + 1000000000ull;
 
@@ -672,7 +691,7 @@ static void close_handle(uv_handle_t *handle, void *unused)
         uv_close(handle, NULL);
 }
 
-static void release(struct job *job)
+static void release(struct launch *job)
 {
     hvd_server_free(job->server);
     input_stop(job);
@@ -694,7 +713,7 @@ static void release(struct job *job)
     free(job->slots);
 }
 
-static int finish(struct job *job)
+static int finish(struct launch *job)
 {
     int code = job->has_error || job->signal != 0 || job->first_failed >= 0;
 
@@ -709,9 +728,9 @@ static int finish(struct job *job)
     return code;
 }
 
-int job_run(const struct settings *settings)
+int launch_run(const struct settings *settings)
 {
-    struct job job = {.settings = settings, .first_failed = -1};
+    struct launch job = {.settings = settings, .first_failed = -1};
     struct hvd_error err = {.rank = -1};
     int code;
 
@@ -727,7 +746,7 @@ int job_run(const struct settings *settings)
             fprintf(stderr, "horovodrun: error: %s\n", err.text);
             return 1;
         }
-        job_fail(&job, &err);
+        launch_fail(&job, &err);
     } else {
         uv_timer_start(&job.limit, on_start_limit,
                        (uint64_t)settings->start_timeout_s * 1000, 0);

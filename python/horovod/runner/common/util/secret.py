@@ -1,0 +1,9 @@
+"""Job keys."""
+HOROVOD_SECRET_KEY = "_HOROVOD_SECRET_KEY"
+DIGEST_LENGTH_BYTES = 32
+
+
+def make_secret_key() -> bytes:
+    """32 random bytes of the kernel."""
+    from horovod import _core
+    return _core.generate_key()

@@ -1,0 +1,1 @@
+"""The rendezvous server, under the name it had when it spoke HTTP."""

@@ -1,0 +1,64 @@
+"""The worker of ``horovod.run``: ``python -m horovod.runner.run_task``.
+
+The function comes through the descriptor HOROVOD_RUN_FUNC_FD and the result goes through
+HOROVOD_RUN_RESULT_FD; under mpirun both are files in the private directory
+HOROVOD_RUN_DIR.
+"""
+import os
+import sys
+import traceback
+
+from horovod.runner import _message
+from horovod.runner.common.util import codec
+from horovod.runner.common.util.env import get_env_rank_and_size
+
+
+def _read_function() -> bytes:
+    fd = os.environ.pop("HOROVOD_RUN_FUNC_FD", None)
+    if fd is not None:
+        return _message.read_all(int(fd))
+    path = os.path.join(os.environ["HOROVOD_RUN_DIR"], "function")
+    return _message.read_all(os.open(path, os.O_RDONLY | os.O_NOFOLLOW))
+
+
+def _open_result() -> int:
+    fd = os.environ.pop("HOROVOD_RUN_RESULT_FD", None)
+    if fd is not None:
+        os.set_inheritable(int(fd), False)      # processes of the function do not keep it
+        return int(fd)
+    path = os.path.join(os.environ["HOROVOD_RUN_DIR"], f"result.{get_env_rank_and_size()[0]}")
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+
+
+def _call() -> bytes:
+    head, body = _message.unpack(_read_function())
+    sys.path.extend(p for p in head["path"] if p not in sys.path)
+    func, args, kwargs = codec.loads(body)
+    return _message.pack({"ok": True}, codec.dumps(func(*args, **kwargs)))
+
+
+def _describe(error: BaseException) -> str:
+    """The traceback without the frames of this file."""
+    frame = error.__traceback__
+    while frame is not None and frame.tb_frame.f_code.co_filename == __file__:
+        frame = frame.tb_next
+    return "".join(traceback.format_exception(type(error), error,
+                                              frame or error.__traceback__))
+
+
+def main() -> int:
+    """Runs the function.  Its exception goes to stderr and to the caller."""
+    result = _open_result()
+    try:
+        message, code = _call(), 0
+    except Exception as error:
+        text = _describe(error)
+        sys.stderr.write(text)
+        message, code = _message.pack({"ok": False}, text.encode("utf-8", "replace")), 1
+    sys.stdout.flush()
+    _message.write_all(result, message)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
