@@ -22,8 +22,7 @@ class Calls(TreeTest):
     # The launcher hands its whole environment on to the workers.
     def test_only_config_reads_the_environment(self):
         self.assert_none(matches(r"\b(secure_)?getenv\s*\(|\benviron\b",
-                                 source_files("base/config.c", "launch/env.c",
-                                              "launch/spawn.c")),
+                                 source_files("base/config.c", "launch/spawn.c")),
                          "the environment is read by base/config.c only")
 
     # launch/output.c: --prefix-output-with-timestamp.
