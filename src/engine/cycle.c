@@ -116,14 +116,44 @@ static bool negotiate_all(struct engine *e)
     return moved;
 }
 
+/* Nothing new starts from here on. */
+static void engine_enter(struct engine *e, enum engine_state state,
+                         const struct hvd_error *why)
+{
+    e->failure = *why;
+    atomic_store(&e->state, state);
+    e->linger_until_us = clock_us() + LINGER_US;
+}
+
+/* A rank has left in order.  What everybody had announced still completes: a set is ended
+ * when its coordinator, who says what completes, has gone silent. */
+static void end_sets(struct engine *e)
+{
+    for (int i = 0; i < TEAM_SLOTS; i++) {
+        struct pset *s = e->sets[i];
+
+        if (s != NULL && s->self >= 0 && !s->ended &&
+            (s->self == 0 || e->silent[s->ranks[0]])) {
+            s->ended = true;
+            pset_fail(e, s, e->failure.status, &e->failure, false);
+        }
+    }
+}
+
 static void check_verdict(struct engine *e)
 {
     const struct hvd_error *verdict = mesh_verdict(e->mesh);
 
+    if (e->farewell.status != HVD_OK && atomic_load(&e->state) < ENGINE_LEFT) {
+        engine_enter(e, ENGINE_LEFT, &e->farewell);
+        engine_say_goodbye(e, e->farewell.rank);
+    }
     if (verdict != NULL && atomic_load(&e->state) != ENGINE_FAILED)
         engine_fail(e, ENGINE_FAILED, verdict);
-    if (atomic_load(&e->state) == ENGINE_LEFT && e->open_entries > 0 &&
-        clock_us() > e->linger_until_us)
+    if (atomic_load(&e->state) != ENGINE_LEFT)
+        return;
+    end_sets(e);
+    if (e->open_entries > 0 && clock_us() > e->linger_until_us)
         for (int i = 0; i < TEAM_SLOTS; i++)
             if (e->sets[i] != NULL)
                 pset_fail(e, e->sets[i], HVD_SHUTDOWN, &e->failure, true);
@@ -142,15 +172,13 @@ bool engine_progress(struct engine *e)
     return moved;
 }
 
-/* Nothing new starts from here on; what is not committed fails now.  A verdict of the mesh
- * ends the rest as well; when a rank has left in order, the rest may finish. */
+/* As engine_enter, and what is not committed fails now.  A verdict of the mesh ends the
+ * rest as well; when this rank leaves in order, the rest may finish. */
 void engine_fail(struct engine *e, enum engine_state state, const struct hvd_error *why)
 {
     if (atomic_load(&e->state) >= state)
         return;
-    e->failure = *why;
-    atomic_store(&e->state, state);
-    e->linger_until_us = clock_us() + LINGER_US;
+    engine_enter(e, state, why);
     if (state == ENGINE_FAILED && e->open_entries > 0)
         log_debug("%s: %s", hvd_status_text(why->status), why->text);
     for (int i = 0; i < TEAM_SLOTS; i++)

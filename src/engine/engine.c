@@ -45,7 +45,8 @@ enum hvd_status engine_new(const struct engine_options *opt, struct engine **eng
     list_init(&e->early);
     pthread_mutex_init(&e->front, NULL);
     e->recorder = recorder_new();
-    if (e->recorder == NULL)
+    e->silent = calloc((size_t)e->topo->size, sizeof *e->silent);
+    if (e->recorder == NULL || e->silent == NULL)
         TRY_OUT(error_set(err, HVD_NOMEM, -1, "no memory for the flight recorder"));
     mesh_on_message(e->mesh, engine_on_message, e);
     TRY_OUT(make_global_set(e, err));
@@ -81,11 +82,17 @@ enum hvd_status engine_add_static_set(struct engine *e, const int *ranks, int co
     return status;
 }
 
-static void say_goodbye(struct engine *e)
+/* After this message nothing comes from here any more: who waits for a response of this
+ * coordinator then knows that there will be none.  Sent by the rank that leaves, and by
+ * everybody who has heard of it. */
+void engine_say_goodbye(struct engine *e, int gone)
 {
-    struct message_head head = {.kind = MESSAGE_LEAVE};
+    struct message_head head = {.kind = MESSAGE_LEAVE, .set = (uint32_t)gone};
     struct strbuf out;
 
+    if (e->said_goodbye)
+        return;
+    e->said_goodbye = true;
     strbuf_init(&out);
     put_message_head(&out, &head);
     for (int rank = 0; rank < e->topo->size && !out.failed; rank++)
@@ -114,7 +121,7 @@ void engine_stop(struct engine *e)
                   "under way");
         mesh_disarm(e->mesh);
         if (healthy && e->topo->size > 1)
-            say_goodbye(e);
+            engine_say_goodbye(e, e->topo->rank);
         engine_fail(e, ENGINE_LEFT, &why);
         while (healthy && has_committed(e) && clock_us() < deadline_us &&
                mesh_verdict(e->mesh) == NULL)
@@ -149,6 +156,7 @@ void engine_free(struct engine *e)
     while ((node = list_pop(&e->early)) != NULL)
         free(node);                     /* node is its first member */
     free_handles(e);
+    free(e->silent);
     for (int i = 0; i < e->fusion_count; i++)
         output_free(e->fusion[i].at);
     free(e->fusion);

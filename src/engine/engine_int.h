@@ -114,6 +114,7 @@ struct pset {
     uint32_t epoch;
     int *ranks, count;
     int self;                           /* our position, -1: not a member */
+    bool ended;                         /* a rank has left: nothing more completes */
     bool direct;                        /* cached names need no coordinator */
     struct coll_team *team;             /* NULL if not a member */
     struct negotiator *neg;             /* NULL if not the coordinator */
@@ -173,6 +174,9 @@ struct engine {
     struct list early;                  /* messages for sets that do not exist here yet */
     _Atomic enum engine_state state;
     struct hvd_error failure;           /* valid when state is not RUNNING */
+    struct hvd_error farewell;          /* a rank has left in order; HVD_OK: nobody has */
+    bool *silent;                       /* by rank: it sends nothing any more */
+    bool said_goodbye;                  /* so do we */
     uint64_t linger_until_us;           /* when state is LEFT: what runs may end by then */
     int open_entries;                   /* not done yet */
 
@@ -263,6 +267,7 @@ void pset_cache_clear(struct pset *s);
 /* cycle.c */
 bool engine_progress(struct engine *e);
 void engine_fail(struct engine *e, enum engine_state state, const struct hvd_error *why);
+void engine_say_goodbye(struct engine *e, int gone);
 bool baton_try(struct engine *e);
 void baton_take(struct engine *e);
 void baton_give(struct engine *e);

@@ -106,15 +106,19 @@ static enum hvd_status to_set(struct engine *e, struct pset *s, int peer,
                : error_set(err, HVD_PROTO, peer, "message of kind %d", head->kind);
 }
 
-static void on_leave(struct engine *e, int peer)
+/* `peer` sends nothing any more, because rank `gone` has left.  What came before is done
+ * first: check_verdict acts on it. */
+static void on_leave(struct engine *e, int peer, int gone)
 {
-    struct hvd_error why;
-
-    error_set(&why, HVD_SHUTDOWN, peer,
+    e->silent[peer] = true;
+    if (e->farewell.status != HVD_OK)
+        return;
+    if (gone < 0 || gone >= e->topo->size)
+        gone = peer;
+    error_set(&e->farewell, HVD_SHUTDOWN, gone,
               "Horovod has been shut down: rank %d on %s has left the job, by a call of "
               "shutdown or because its script ended (perhaps with an exception); operations "
-              "that it did not take part in cannot complete", peer, e->topo->hosts[peer]);
-    engine_fail(e, ENGINE_LEFT, &why);
+              "that it did not take part in cannot complete", gone, e->topo->hosts[gone]);
 }
 
 static void keep_early(struct engine *e, int peer, const struct message_head *head,
@@ -141,7 +145,7 @@ static enum hvd_status dispatch(struct engine *e, int peer, const uint8_t *bytes
 
     TRY(get_message_head(&in, &head, err));
     if (head.kind == MESSAGE_LEAVE) {
-        on_leave(e, peer);
+        on_leave(e, peer, (int)head.set);
         return HVD_OK;
     }
     if (head.set >= TEAM_SLOTS)
