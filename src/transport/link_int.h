@@ -85,9 +85,6 @@ struct link {
     struct seal seal_out, seal_in;
     uint8_t *record_out, *record_in;    /* LINK_ENCRYPT: one record each */
     bool closed;                        /* nothing moves any more */
-    _Atomic bool left;                  /* the peer has said goodbye, and all it has sent
-                                         * before has been read */
-    _Atomic bool going;                 /* the watch thread knows of its goodbye */
     bool leaving;                       /* we send GOODBYE after what is queued */
     bool queued;                        /* in mesh.outgoing */
     struct list outgoing_node;
@@ -97,6 +94,10 @@ struct link {
     struct list early;                  /* struct unexpected */
     struct link_out out;
     struct link_in in;
+    /* Apart from the owner's fields: the watch thread uses these, too. */
+    _Atomic bool left;                  /* the peer has said goodbye, and all it has sent
+                                         * before has been read */
+    _Atomic bool going;                 /* the watch thread knows of its goodbye */
 };
 
 /* link_out.c */

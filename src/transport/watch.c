@@ -411,10 +411,9 @@ static void *run(void *context)
         next = judge_all(w, now);
         now = wait_until(w, next < next_beat ? next : next_beat, now);
     }
+    tell_all(w);
     if (atomic_load(&w->goodbye))
         farewell(w);
-    else
-        tell_all(w);
     return NULL;
 }
 
