@@ -83,6 +83,25 @@ TEST(large_in_shared_memory, .limit_s = 120) { run_large(false, 1); }
 TEST(large_over_tcp, .limit_s = 120) { run_large(true, 1); }
 TEST(large_over_two_hosts, .limit_s = 120) { run_large(false, 2); }
 
+/* Arenas of other processes, and their private memory. */
+TEST(large_between_processes, .limit_s = 120)
+{
+    struct harness h = on(3, 1);
+
+    h.processes = true;
+    harness_run(&h, body_large);
+}
+
+/* Private memory is staged when it cannot be read by others. */
+TEST(large_without_cma, .limit_s = 120)
+{
+    struct harness h = on(3, 1);
+
+    setenv("HOROVOD_CMA_DISABLE", "1", 1);
+    h.processes = true;
+    harness_run(&h, body_large);
+}
+
 static void body_scaled(struct harness_rank *r)
 {
     static const enum red_op ops[] = {RED_SUM, RED_PROD, RED_MIN, RED_MAX};
