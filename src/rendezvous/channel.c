@@ -26,8 +26,10 @@ void channel_release(struct channel *c)
 {
     if (c->limit == 0)                  /* zeroed */
         return;
-    if (c->fd >= 0)
+    if (c->fd >= 0) {
+        shutdown(c->fd, SHUT_RDWR);     /* also if a forked child has a copy of it */
         close(c->fd);
+    }
     seal_release(&c->out);
     seal_release(&c->in);
     free(c->unsent);

@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/strbuf.h"
+#include "wire/crypto.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -60,6 +61,7 @@ static enum hvd_status server_prepare(struct hvd_server *s,
     bool given = opt->listen_addrs != NULL && opt->listen_addr_count > 0;
     struct epoll_event wake = {.events = EPOLLIN, .data.ptr = NULL};
 
+    crypto_algorithms();                /* not in the thread: the caller may fork */
     memcpy(s->key, opt->key, HVD_KEY_BYTES);
     s->identity = (struct hs_identity){HS_RENDEZVOUS, HS_ANY_RANK, HS_ANY_RANK,
                                        HS_ANY_GENERATION, ""};

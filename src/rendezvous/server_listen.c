@@ -101,9 +101,12 @@ static int open_one(struct listener *l, uint16_t port, bool given)
 
 void listen_close(struct hvd_server *s)
 {
-    for (int i = 0; i < s->listener_count; i++)
-        if (s->listeners[i].fd >= 0)
-            close(s->listeners[i].fd);
+    for (int i = 0; i < s->listener_count; i++) {
+        if (s->listeners[i].fd < 0)
+            continue;
+        shutdown(s->listeners[i].fd, SHUT_RDWR);        /* a forked child may have it, too */
+        close(s->listeners[i].fd);
+    }
     s->listener_count = 0;
 }
 

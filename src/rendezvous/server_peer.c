@@ -60,8 +60,8 @@ static bool has_seat(const struct hvd_server *s, const struct peer *p)
            p->generation == s->meeting.generation;
 }
 
-/* The descriptor leaves epoll by hand: a child forked meanwhile holds a copy of it, and
- * closing ours would leave the socket watched with a pointer to a peer that is gone. */
+/* A forked child may hold a copy of the descriptor: closing ours would neither end the
+ * connection nor take it out of epoll. */
 static void peer_close(struct hvd_server *s, struct peer *p, bool reset)
 {
     const struct linger now = {.l_onoff = 1, .l_linger = 0};
@@ -71,6 +71,8 @@ static void peer_close(struct hvd_server *s, struct peer *p, bool reset)
     epoll_ctl(s->epoll, EPOLL_CTL_DEL, p->fd, NULL);
     if (reset)
         setsockopt(p->fd, SOL_SOCKET, SO_LINGER, &now, sizeof now);
+    else
+        shutdown(p->fd, SHUT_RDWR);
     if (is_unproved(p))
         close(p->fd);
     else

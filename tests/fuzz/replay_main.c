@@ -80,7 +80,7 @@ static void replay(const char *path)
 
 int main(int argc, char **argv)
 {
-    uint8_t *nothing = malloc(1);
+    uint8_t *nothing = calloc(1, 1);
 
     LLVMFuzzerTestOneInput(nothing, 0);
     free(nothing);

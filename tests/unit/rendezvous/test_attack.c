@@ -125,7 +125,7 @@ static bool truncated(int fd)
     struct hs_dialer d;
 
     make_hello(test_key, raw_identity(0, 0), &d, hello);
-    raw_send(fd, hello, chance() % HS_HELLO);
+    raw_send(fd, hello, 1 + chance() % (HS_HELLO - 1));
     shutdown(fd, SHUT_WR);
     return raw_is_dropped(fd);
 }

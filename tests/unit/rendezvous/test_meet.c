@@ -54,19 +54,29 @@ TEST(eight_workers_meet_with_one_message_each)
     hvd_server_free(s);
 }
 
-/* As a launcher does it: the server lives in another process than the workers. */
+/* The server lives in another process; workers are there before it, as forking beside
+ * its thread would copy locks of libraries that nobody opens again. */
 TEST(eight_processes_meet_in_time)
 {
-    struct hvd_server *s = server_up(server_options(WORKERS));
-    uint64_t start = clock_us();
-    int status;
+    struct hvd_server *s;
+    uint64_t start;
+    uint16_t port;
+    int status, ports[2];
 
+    CHECK_EQ(pipe(ports), 0);
     for (int i = 0; i < WORKERS; i++)
         if (fork() == 0) {
-            struct worker w = worker_of(hvd_server_port(s), i, WORKERS);
+            struct worker w;
 
+            CHECK_EQ(read(ports[0], &port, sizeof port), (ssize_t)sizeof port);
+            w = worker_of(port, i, WORKERS);
             _exit(worker_join(&w) == HVD_OK && w.table.count == WORKERS ? 0 : 1);
         }
+    s = server_up(server_options(WORKERS));
+    port = hvd_server_port(s);
+    start = clock_us();
+    for (int i = 0; i < WORKERS; i++)
+        CHECK_EQ(write(ports[1], &port, sizeof port), (ssize_t)sizeof port);
     for (int i = 0; i < WORKERS; i++) {
         CHECK(wait(&status) > 0);
         CHECK_EQ(status, 0);
@@ -208,20 +218,29 @@ TEST(a_rank_is_taken_once)
 
 TEST(a_worker_that_died_is_forgotten_and_may_come_again)
 {
-    struct hvd_server *s = server_up(server_options(2));
+    struct hvd_server *s;
     struct worker w[2];
-    pid_t pid = fork();
+    uint16_t port;
+    int ports[2];
+    pid_t pid;
 
-    for (int i = 0; i < 2; i++)
-        w[i] = worker_of(hvd_server_port(s), i, 2);
+    CHECK_EQ(pipe(ports), 0);
+    pid = fork();
     if (pid == 0) {
+        CHECK_EQ(read(ports[0], &port, sizeof port), (ssize_t)sizeof port);
+        w[1] = worker_of(port, 1, 2);
         worker_join(&w[1]);
         _exit(1);
     }
+    s = server_up(server_options(2));
+    port = hvd_server_port(s);
+    CHECK_EQ(write(ports[1], &port, sizeof port), (ssize_t)sizeof port);
     await_status(s, "rank 1 host node0 pid 1001 waiting");
     kill(pid, SIGKILL);
     CHECK_EQ(waitpid(pid, NULL, 0), pid);
     await_gone(s, "waiting");
+    for (int i = 0; i < 2; i++)
+        w[i] = worker_of(port, i, 2);
     join_all(w, 2);
     check_table(&w[0], 2);
     check_table(&w[1], 2);
@@ -527,6 +546,36 @@ TEST(without_descriptors_it_pauses_and_goes_on)
     CHECK_EQ(counters_of(s).accept_pauses, 3u);
     worker_end(&w);
     hvd_server_free(s);
+}
+
+/* A data loader forked from a worker or from the process of the server holds copies of
+ * all sockets; the ends must be seen, and the port be free, all the same. */
+TEST(a_forked_child_does_not_keep_anything_alive)
+{
+    struct hvd_server *s = server_up(server_options(1));
+    struct hvd_server_options opt = server_options(1);
+    struct worker w = worker_of(hvd_server_port(s), 0, 1), again = w;
+    pid_t child;
+
+    opt.port = hvd_server_port(s);
+    CHECK_OK(worker_join(&w), w.err);
+    child = fork();
+    if (child == 0)
+        for (;;)
+            pause();
+    worker_end(&w);
+    await_status(s, "rank 0 host node0 pid 1000 gone");
+    CHECK_OK(worker_join(&again), again.err);
+    hvd_server_free(s);
+    CHECK_EQ(await_push(&again), HVD_PEER_LOST);
+    worker_end(&again);
+    s = server_up(opt);
+    w = worker_of(opt.port, 0, 1);
+    CHECK_OK(worker_join(&w), w.err);
+    worker_end(&w);
+    hvd_server_free(s);
+    kill(child, SIGKILL);
+    CHECK_EQ(waitpid(child, NULL, 0), child);
 }
 
 static int count_fds(void)
