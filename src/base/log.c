@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <time.h>
@@ -108,13 +109,27 @@ static size_t put_time(char *at, size_t left)
                                    now.tv_nsec / 1000);
 }
 
+/* Text that does not fit is rare (a stall report over many ranks) and worth a malloc. */
+static char *format_long(const char *head, size_t head_bytes, const char *format,
+                         va_list args, size_t need)
+{
+    char *text = malloc(head_bytes + need + 2);
+
+    if (text == NULL)
+        return NULL;
+    memcpy(text, head, head_bytes);
+    vsnprintf(text + head_bytes, need + 1, format, args);
+    return text;
+}
+
 void log_line(enum log_level level, const char *file, int line, const char *format, ...)
 {
-    char text[2048];
+    char text[2048], *whole = text, *longer;
     const char *slash = strrchr(file, '/');
     int rank = atomic_load(&shown_rank);
     size_t used = 1;
-    va_list args;
+    va_list args, again;
+    int need;
 
     text[0] = '[';
     if (!atomic_load(&time_hidden))
@@ -124,11 +139,19 @@ void log_line(enum log_level level, const char *file, int line, const char *form
     if (rank >= 0)
         used += (size_t)snprintf(text + used, 32, "[%d]: ", rank);
     va_start(args, format);
-    vsnprintf(text + used, sizeof text - used - 1, format, args);
+    va_copy(again, args);
+    need = vsnprintf(text + used, sizeof text - used - 1, format, args);
     va_end(args);
-    used = strlen(text);
-    text[used++] = '\n';
+    if (need > (int)(sizeof text - used - 2)) {
+        longer = format_long(text, used, format, again, (size_t)need);
+        whole = longer != NULL ? longer : text;
+    }
+    va_end(again);
+    used = strlen(whole);
+    whole[used++] = '\n';
     /* A lost log line must not end the job. */
-    if (write(STDERR_FILENO, text, used) < 0)
-        return;
+    if (write(STDERR_FILENO, whole, used) < 0)
+        used = 0;
+    if (whole != text)
+        free(whole);
 }

@@ -3,6 +3,10 @@
  * slot and sets it again, so that a reader who finds the same number before and after its
  * copy knows that the copy is whole.  The content travels in relaxed atomic words: a
  * reader may meet a write under way, and that must be defined.
+ *
+ * A record carries ticks: of the processor's counter where it runs at one pace (x86-64
+ * with an invariant TSC), else nanoseconds.  They become time when the ring is written,
+ * by what the clock says of the ticks since the recorder was made.
  */
 #include "base/recorder.h"
 
@@ -11,21 +15,26 @@
 
 #include <stdatomic.h>
 #include <stdbool.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 struct record {
-    uint64_t time_ns;
+    uint64_t ticks;
     uint64_t bytes;
     uint16_t event, op;
-    int16_t set, status;
-    char name[RECORDER_NAME];
+    int16_t set;
+    uint8_t status, name_bytes;
+    char name[RECORDER_NAME];           /* bytes beyond name_bytes are left over */
 };
 
+#define HEAD_WORDS (offsetof(struct record, name) / sizeof(uint64_t))
 #define WORDS (sizeof(struct record) / sizeof(uint64_t))
 _Static_assert(sizeof(struct record) % sizeof(uint64_t) == 0, "whole words");
+_Static_assert(offsetof(struct record, name) % sizeof(uint64_t) == 0, "whole words");
 
 struct slot {
     _Atomic uint64_t number;            /* of its record; 0 while it is being written */
@@ -34,6 +43,8 @@ struct slot {
 
 struct recorder {
     _Atomic uint64_t next;              /* number of the next record, from 1 */
+    bool has_counter;
+    uint64_t first_ticks, first_ns;     /* the same moment */
     struct slot slots[RECORDER_SLOTS];
 };
 
@@ -41,12 +52,38 @@ static const char *const event_names[] = {"submit", "start", "done", "fail", "no
 static const char *const op_names[] = {"allreduce", "allgather", "broadcast", "alltoall",
                                        "reducescatter", "barrier", "join", "-"};
 
+/* CPUID 80000007h EDX bit 8: the counter runs at one pace in all power states. */
+static bool has_steady_counter(void)
+{
+#if defined(__x86_64__)
+    unsigned a, b, c, d;
+
+    return __get_cpuid(0x80000007, &a, &b, &c, &d) != 0 && (d >> 8 & 1) != 0;
+#else
+    return false;
+#endif
+}
+
+static inline uint64_t ticks_now(const struct recorder *r)
+{
+#if defined(__x86_64__)
+    if (__builtin_expect(r->has_counter, 1))
+        return __builtin_ia32_rdtsc();
+#endif
+    (void)r;
+    return clock_ns();
+}
+
 struct recorder *recorder_new(void)
 {
     struct recorder *r = calloc(1, sizeof *r);
 
-    if (r != NULL)
-        atomic_init(&r->next, 1);
+    if (r == NULL)
+        return NULL;
+    atomic_init(&r->next, 1);
+    r->has_counter = has_steady_counter();
+    r->first_ns = clock_ns();
+    r->first_ticks = ticks_now(r);
     return r;
 }
 
@@ -55,16 +92,31 @@ void recorder_free(struct recorder *r)
     free(r);
 }
 
-static void fill(struct slot *slot, uint64_t number, const struct record *content)
+static inline void put_word(struct slot *slot, size_t at, const void *from)
 {
-    uint64_t words[WORDS];
+    uint64_t word;
 
-    memcpy(words, content, sizeof words);
-    atomic_store_explicit(&slot->number, 0, memory_order_relaxed);
-    atomic_thread_fence(memory_order_release);
-    for (size_t i = 0; i < WORDS; i++)
-        atomic_store_explicit(&slot->words[i], words[i], memory_order_relaxed);
-    atomic_store_explicit(&slot->number, number, memory_order_release);
+    memcpy(&word, from, sizeof word);
+    atomic_store_explicit(&slot->words[at], word, memory_order_relaxed);
+}
+
+static inline void put_name(struct slot *slot, const char *name, size_t bytes)
+{
+    size_t whole = bytes / sizeof(uint64_t), rest = bytes % sizeof(uint64_t);
+    char last[sizeof(uint64_t)] = {0};
+
+    for (size_t i = 0; i < whole; i++)
+        put_word(slot, HEAD_WORDS + i, name + i * sizeof last);
+    name += whole * sizeof last;
+    /* Copies of constant size need no call. */
+    if (rest & 4)
+        memcpy(last, name, 4);
+    if (rest & 2)
+        memcpy(last + (rest & 4), name + (rest & 4), 2);
+    if (rest & 1)
+        last[rest - 1] = name[rest - 1];
+    if (rest != 0)
+        put_word(slot, HEAD_WORDS + whole, last);
 }
 
 /* False: the slot holds another record by now. */
@@ -78,6 +130,9 @@ static bool copy_out(const struct slot *slot, uint64_t number, struct record *co
         words[i] = atomic_load_explicit(&slot->words[i], memory_order_relaxed);
     atomic_thread_fence(memory_order_acquire);
     memcpy(content, words, sizeof words);
+    if (content->name_bytes >= RECORDER_NAME)
+        return false;
+    content->name[content->name_bytes] = '\0';
     return atomic_load_explicit(&slot->number, memory_order_relaxed) == number;
 }
 
@@ -85,49 +140,151 @@ void recorder_add(struct recorder *r, enum recorder_event event, int op, int set
                   uint64_t bytes, int status, const char *name)
 {
     uint64_t number = atomic_load_explicit(&r->next, memory_order_relaxed);
-    struct record content = {
-        .time_ns = clock_ns(), .bytes = bytes, .event = (uint16_t)event,
-        .op = (uint16_t)(op >= 0 && op < HVD_OP_COUNT ? op : HVD_OP_COUNT),
-        .set = (int16_t)set, .status = (int16_t)status,
-    };
+    struct slot *slot = &r->slots[number % RECORDER_SLOTS];
+    size_t name_bytes = name != NULL ? strnlen(name, RECORDER_NAME - 1) : 0;
+    struct record head;
 
-    if (name != NULL)
-        memcpy(content.name, name, strnlen(name, RECORDER_NAME - 1));
-    fill(&r->slots[number % RECORDER_SLOTS], number, &content);
+    head.ticks = ticks_now(r);
+    head.bytes = bytes;
+    head.event = (uint16_t)event;
+    head.op = (uint16_t)(op >= 0 && op < HVD_OP_COUNT ? op : HVD_OP_COUNT);
+    head.set = (int16_t)set;
+    head.status = (uint8_t)status;
+    head.name_bytes = (uint8_t)name_bytes;
+    atomic_store_explicit(&slot->number, 0, memory_order_relaxed);
+    atomic_thread_fence(memory_order_release);
+    for (size_t i = 0; i < HEAD_WORDS; i++)
+        put_word(slot, i, (const uint64_t *)&head + i);
+    if (name_bytes > 0)
+        put_name(slot, name, name_bytes);
+    atomic_store_explicit(&slot->number, number, memory_order_release);
     atomic_store_explicit(&r->next, number + 1, memory_order_release);
 }
 
-static int write_record(const struct slot *slot, uint64_t number, uint64_t now_ns, int fd)
+uint64_t recorder_count(const struct recorder *r)
+{
+    return atomic_load_explicit(&r->next, memory_order_relaxed) - 1;
+}
+
+/* ---- Text, without stdio: a signal handler may write it -------------------------- */
+
+struct line {
+    char text[256];
+    size_t length;
+};
+
+static void add_text(struct line *l, const char *text)
+{
+    size_t n = strnlen(text, sizeof l->text - 1 - l->length);
+
+    memcpy(l->text + l->length, text, n);
+    l->length += n;
+}
+
+/* At least `digits` digits, with zeros in front. */
+static void add_number(struct line *l, uint64_t value, int digits)
+{
+    char reversed[24], text[24];
+    int n = 0;
+
+    while (value > 0 || n < digits) {
+        reversed[n++] = (char)('0' + value % 10);
+        value /= 10;
+    }
+    for (int i = 0; i < n; i++)
+        text[i] = reversed[n - 1 - i];
+    text[n] = '\0';
+    add_text(l, text);
+}
+
+static void add_seconds(struct line *l, uint64_t us)
+{
+    add_number(l, us / 1000000, 1);
+    add_text(l, ".");
+    add_number(l, us % 1000000, 6);
+}
+
+static void add_name(struct line *l, const char *name)
+{
+    char shown[RECORDER_NAME];
+    size_t n = strnlen(name, sizeof shown - 1);
+
+    for (size_t i = 0; i < n; i++)
+        shown[i] = (unsigned char)name[i] < 0x20 || name[i] == 0x7f ? '?' : name[i];
+    shown[n] = '\0';
+    add_text(l, shown);
+}
+
+static bool write_line(struct line *l, int fd)
+{
+    l->text[l->length++] = '\n';
+    return write(fd, l->text, l->length) == (ssize_t)l->length;
+}
+
+static int write_record(const struct slot *slot, uint64_t number, uint64_t now_ticks,
+                        double us_per_tick, int fd)
 {
     struct record copy;
-    char line[256];
-    int length;
+    struct line l = {.length = 0};
+    uint64_t age;
 
     if (!copy_out(slot, number, &copy))
         return 0;
-    for (char *p = copy.name; *p != '\0'; p++)
-        if ((unsigned char)*p < 0x20 || *p == 0x7f)
-            *p = '?';
-    length = snprintf(line, sizeof line, "%llu -%.6fs %s %s set %d %llu bytes %s %s\n",
-                      (unsigned long long)number,
-                      (double)(now_ns - copy.time_ns) / 1e9, event_names[copy.event],
-                      op_names[copy.op], copy.set, (unsigned long long)copy.bytes,
-                      hvd_status_name((enum hvd_status)copy.status), copy.name);
-    return write(fd, line, (size_t)length) == length ? 1 : -1;
+    age = now_ticks > copy.ticks ? now_ticks - copy.ticks : 0;
+    add_number(&l, number, 1);
+    add_text(&l, " -");
+    add_seconds(&l, (uint64_t)((double)age * us_per_tick));
+    add_text(&l, "s ");
+    add_text(&l, event_names[copy.event]);
+    add_text(&l, " ");
+    add_text(&l, op_names[copy.op]);
+    add_text(&l, copy.set < 0 ? " set -" : " set ");
+    add_number(&l, (uint64_t)(copy.set < 0 ? -copy.set : copy.set), 1);
+    add_text(&l, " ");
+    add_number(&l, copy.bytes, 1);
+    add_text(&l, " bytes ");
+    add_text(&l, hvd_status_name((enum hvd_status)copy.status));
+    add_text(&l, " ");
+    add_name(&l, copy.name);
+    return write_line(&l, fd) ? 1 : -1;
 }
 
 int recorder_write(const struct recorder *r, int fd)
 {
     uint64_t end = atomic_load_explicit(&r->next, memory_order_acquire);
-    uint64_t now_ns = clock_ns();
+    uint64_t now_ticks = ticks_now(r), passed = now_ticks - r->first_ticks;
+    double us_per_tick = (double)(clock_ns() - r->first_ns) / 1000 /
+                         (double)(passed > 0 ? passed : 1);
     int written = 0;
 
     for (uint64_t n = end > RECORDER_SLOTS ? end - RECORDER_SLOTS : 1; n < end; n++) {
-        int result = write_record(&r->slots[n % RECORDER_SLOTS], n, now_ns, fd);
+        int result = write_record(&r->slots[n % RECORDER_SLOTS], n, now_ticks,
+                                  us_per_tick, fd);
 
         if (result < 0)
             return -1;
         written += result;
     }
     return written;
+}
+
+bool recorder_write_head(int fd, int rank, int size, const char *host, const char *why)
+{
+    struct line l = {.length = 0};
+    struct timespec now;
+
+    clock_gettime(CLOCK_REALTIME, &now);
+    add_text(&l, "# rank ");
+    add_number(&l, (uint64_t)rank, 1);
+    add_text(&l, " of ");
+    add_number(&l, (uint64_t)size, 1);
+    add_text(&l, " pid ");
+    add_number(&l, (uint64_t)getpid(), 1);
+    add_text(&l, " at ");
+    add_seconds(&l, (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000);
+    add_text(&l, " host ");
+    add_name(&l, host);
+    add_text(&l, " why ");
+    add_name(&l, why);
+    return write_line(&l, fd);
 }

@@ -6,6 +6,7 @@
 #ifndef HVD_BASE_RECORDER_H
 #define HVD_BASE_RECORDER_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -24,8 +25,16 @@ void recorder_free(struct recorder *r);
 void recorder_add(struct recorder *r, enum recorder_event event, int op, int set,
                   uint64_t bytes, int status, const char *name);
 
+/* Records since the recorder was made.  Thread: any. */
+uint64_t recorder_count(const struct recorder *r);
+
 /* The ring as text, oldest first, one line per record. Async-signal-safe.
  * Returns the records written, -1 when writing failed. */
 int recorder_write(const struct recorder *r, int fd);
+
+/* The line that goes before the ring in a file: who wrote it, when and why ("stall");
+ * times of the records count back from it.  Async-signal-safe.
+ *   # rank 0 of 4 pid 4711 at 1763246883.123456 host node1 why stall */
+bool recorder_write_head(int fd, int rank, int size, const char *host, const char *why);
 
 #endif
