@@ -251,6 +251,24 @@ int hvd_process_set_ranks(int id, int *ranks, int capacity)
 
 /* ---- Diagnostics --------------------------------------------------------------------- */
 
+enum hvd_status hvd_timeline_start(const char *path, bool mark_cycles,
+                                   struct hvd_error *err)
+{
+    if (path == NULL || path[0] == '\0')
+        return error_set(err, HVD_INVALID, -1, "the timeline needs the path of a file");
+    WITH_JOB(engine_timeline_start(job->engine, path, mark_cycles, err));
+}
+
+enum hvd_status hvd_timeline_stop(struct hvd_error *err)
+{
+    WITH_JOB(engine_timeline_stop(job->engine, err));
+}
+
+void hvd_set_where(hvd_where_fn where)
+{
+    engine_set_where(where);
+}
+
 size_t hvd_stats_json(char *buffer, size_t capacity)
 {
     struct job *job = job_use(NULL);

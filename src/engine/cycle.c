@@ -12,6 +12,7 @@
 #include "engine/engine_int.h"
 
 #include <sched.h>
+#include <signal.h>
 #include <stdlib.h>
 
 #define LOG_COMPONENT "engine"
@@ -169,6 +170,8 @@ bool engine_progress(struct engine *e)
     moved |= direct_step_all(e);
     moved |= execute_step_all(e);
     check_verdict(e);
+    if (TRACED(e) && moved)
+        timeline_cycle(e->timeline, (uint64_t)(e->conf->cycle_time_ms * 1000));
     return moved;
 }
 
@@ -181,6 +184,10 @@ void engine_fail(struct engine *e, enum engine_state state, const struct hvd_err
     engine_enter(e, state, why);
     if (state == ENGINE_FAILED && e->open_entries > 0)
         log_debug("%s: %s", hvd_status_text(why->status), why->text);
+    if (state == ENGINE_FAILED) {
+        recorder_add(e->recorder, RECORDER_NOTE, -1, 0, 0, why->status, why->text);
+        dump_write(e->dump, "failure");
+    }
     for (int i = 0; i < TEAM_SLOTS; i++)
         if (e->sets[i] != NULL)
             pset_fail(e, e->sets[i], why->status, why, state == ENGINE_FAILED);
@@ -209,9 +216,11 @@ static bool tasks_need_us(const struct engine *e)
 }
 
 /* When the thread must look again although nothing has come. */
-static uint64_t next_due_us(const struct engine *e)
+static uint64_t next_due_us(struct engine *e)
 {
-    uint64_t due = UINT64_MAX;
+    uint64_t due = stall_due_us(e);
+
+    e->heard = false;
 
     for (int i = 0; i < TEAM_SLOTS; i++)
         if (e->sets[i] != NULL && e->sets[i]->neg != NULL) {
@@ -247,7 +256,7 @@ void engine_leave(struct engine *e)
 
     while (e->has_thread && !wanted && !settle(e))
         engine_progress(e);
-    due = e->has_thread && e->open_entries > 0 ? next_due_us(e) : UINT64_MAX;
+    due = e->has_thread && (e->open_entries > 0 || e->heard) ? next_due_us(e) : UINT64_MAX;
     if (due < e->sleep_until_us)
         mesh_kick(e->mesh);
     baton_give(e);
@@ -264,8 +273,10 @@ static void *engine_main(void *context)
         mesh_disarm(e->mesh);
         while (engine_progress(e))
             baton_offer(e);
+        stall_look(e);
         if (!settle(e))
             continue;
+        stats_note_sleep(e);
         due = next_due_us(e);
         now_us = due == UINT64_MAX ? 0 : clock_us();
         e->sleep_until_us = due;
@@ -281,8 +292,14 @@ static void *engine_main(void *context)
 
 enum hvd_status engine_start_thread(struct engine *e, struct hvd_error *err)
 {
-    int code = pthread_create(&e->thread, NULL, engine_main, e);
+    sigset_t all, before;
+    int code;
 
+    /* Signals are for the user's threads: a handler of theirs must not run here. */
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    code = pthread_create(&e->thread, NULL, engine_main, e);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (code != 0)
         return error_set(err, HVD_SYS, -1, "no thread for the engine: error %d", code);
     e->has_thread = true;
@@ -341,7 +358,8 @@ enum hvd_status engine_wait_handle(struct engine *e, struct handle *h, int64_t t
 
         atomic_fetch_add(&e->waiting, 1);
         if (baton_try(e)) {
-            drive(e, h);
+            if (!drive(e, h))
+                stats_note_wait(e, h);
             engine_leave(e);
         } else if (!e->has_thread) {
             sched_yield();              /* the simulator's other threads drive */

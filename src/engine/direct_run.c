@@ -73,9 +73,13 @@ bool direct_step_all(struct engine *e)
 
         if (t->task == NULL)
             continue;                   /* its start failed; the verdict ends it */
+        if (TRACED(e) && coll_is_committed(t->task))
+            trace_direct(e, t);
         status = coll_step(t->task, &err);
         if (status == HVD_AGAIN)
             continue;
+        if (status == HVD_OK)
+            trace_direct(e, t);
         coll_finish(t->task);
         t->task = NULL;
         end(e, t);

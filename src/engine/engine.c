@@ -26,6 +26,28 @@ static enum hvd_status make_global_set(struct engine *e, struct hvd_error *err)
     return status;
 }
 
+static enum hvd_status make_diagnostics(struct engine *e, struct hvd_error *err)
+{
+    e->recorder = recorder_new();
+    e->peer_waits = calloc((size_t)e->topo->size, sizeof *e->peer_waits);
+    if (e->recorder != NULL)
+        e->dump = dump_new(e->conf, e->recorder, e->topo->rank, e->topo->size,
+                           e->topo->hosts[e->topo->rank]);
+    if (e->peer_waits == NULL || e->dump == NULL)
+        return error_set(err, HVD_NOMEM, -1, "no memory for the flight recorder");
+    e->stall = stall_new(e);
+    return HVD_OK;
+}
+
+/* Cached operations within one host are not fused: there the values change nothing. */
+static void start_tuning(struct engine *e)
+{
+    const struct pset *s = e->sets[0];
+
+    if (e->conf->autotune && e->topo->rank == 0 && e->topo->size > 1)
+        e->tune = tune_new(e->conf, s->direct && e->conf->cache_capacity > 0);
+}
+
 enum hvd_status engine_new(const struct engine_options *opt, struct engine **engine_p,
                            struct hvd_error *err)
 {
@@ -44,12 +66,15 @@ enum hvd_status engine_new(const struct engine_options *opt, struct engine **eng
     list_init(&e->batches);
     list_init(&e->early);
     pthread_mutex_init(&e->front, NULL);
-    e->recorder = recorder_new();
+    pthread_mutex_init(&e->timeline_lock, NULL);
     e->silent = calloc((size_t)e->topo->size, sizeof *e->silent);
-    if (e->recorder == NULL || e->silent == NULL)
-        TRY_OUT(error_set(err, HVD_NOMEM, -1, "no memory for the flight recorder"));
+    if (e->silent == NULL)
+        TRY_OUT(error_set(err, HVD_NOMEM, -1, "no memory for the engine"));
+    TRY_OUT(make_diagnostics(e, err));
     mesh_on_message(e->mesh, engine_on_message, e);
     TRY_OUT(make_global_set(e, err));
+    start_tuning(e);
+    trace_start_configured(e);
     if (opt->thread)
         TRY_OUT(engine_start_thread(e, err));
     *engine_p = e;
@@ -135,6 +160,7 @@ void engine_stop(struct engine *e)
             ;                           /* the farewell leaves the queue */
     }
     baton_give(e);
+    trace_stop(e);
 }
 
 static void free_handles(struct engine *e)
@@ -160,7 +186,13 @@ void engine_free(struct engine *e)
     for (int i = 0; i < e->fusion_count; i++)
         output_free(e->fusion[i].at);
     free(e->fusion);
+    stall_free(e);
+    tune_free(e->tune);
+    trace_stop(e);
+    dump_free(e->dump);
     recorder_free(e->recorder);
+    free(e->peer_waits);
+    pthread_mutex_destroy(&e->timeline_lock);
     pthread_mutex_destroy(&e->front);
     free(e);
 }
@@ -351,7 +383,7 @@ static struct cached *find_fast(struct engine *e, const struct hvd_request *req)
     struct cached *c;
 
     if (s == NULL || !s->direct || s->joined_count > 0 || s->ending ||
-        req->op != HVD_ALLREDUCE || req->name == NULL ||
+        req->op != HVD_ALLREDUCE || req->name == NULL || TRACED(e) || e->tune != NULL ||
         atomic_load_explicit(&e->state, memory_order_relaxed) != ENGINE_RUNNING)
         return NULL;
     c = hash_get(&s->cache, req->name, strlen(req->name));
@@ -403,9 +435,12 @@ static struct handle *adopt(struct engine *e, struct cached *c, struct coll_task
     t->input = req->input;
     t->output = req->output;
     t->state = ENTRY_DIRECT;
+    t->submit_us = clock_us();
     t->cached = c;
     t->task = task;
     c->entry = t;
+    recorder_add(e->recorder, RECORDER_SUBMIT, t->op, t->set->id,
+                 t->count * hvd_dtype_bytes(t->dtype), HVD_OK, t->name);
     e->open_entries++;
     list_append(&e->direct, &t->node);
     return hash_put(&t->set->inflight, t->name, t->name_bytes, t) == 0 ? h : NULL;
@@ -420,6 +455,8 @@ static enum hvd_status run_fast(struct engine *e, struct cached *c,
     struct coll_task *task;
     struct handle *h;
     enum hvd_status status;
+    /* The time of one in 16 is taken: a look at the clock costs as much as a flag. */
+    uint64_t start_ns = e->fast_runs % 16 == 0 ? clock_ns() : 0;
 
     call.in = req->input;
     call.out = req->output;
@@ -437,6 +474,10 @@ static enum hvd_status run_fast(struct engine *e, struct cached *c,
         e->fast_runs++;
         e->stats[HVD_ALLREDUCE].count++;
         e->stats[HVD_ALLREDUCE].bytes += call.count * hvd_dtype_bytes(c->dtype);
+        if (start_ns > 0) {
+            e->stats[HVD_ALLREDUCE].timed++;
+            e->stats[HVD_ALLREDUCE].time_ns += clock_ns() - start_ns;
+        }
         recorder_add(e->recorder, RECORDER_DONE, HVD_ALLREDUCE, s->id,
                      call.count * hvd_dtype_bytes(c->dtype), status, c->name);
         return status;
@@ -497,6 +538,7 @@ static enum hvd_status submit_set_op(struct engine *e, int op, const int *ranks,
     t = &h->entries[0];
     t->set = e->sets[0];
     t->op = (uint8_t)op;
+    t->submit_us = clock_us();
     t->dtype = HVD_U8;
     t->prescale = t->postscale = 1.0;
     t->root = id;
@@ -583,5 +625,13 @@ int engine_set_ranks(struct engine *e, int id, int *ranks, int capacity, int *se
 
 int engine_recorder_write(struct engine *e, int fd)
 {
+    if (!recorder_write_head(fd, e->topo->rank, e->topo->size,
+                             e->topo->hosts[e->topo->rank], "request"))
+        return -1;
     return recorder_write(e->recorder, fd);
+}
+
+void engine_dump_on_signal(struct engine *e)
+{
+    dump_on_signal(e->dump);
 }

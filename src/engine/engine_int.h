@@ -6,7 +6,8 @@
  *   front   (a mutex, never held across anything that blocks) guards the table of handles
  *           and the list of process sets as other threads see it
  *   handle  its `state` is atomic; its result is written before, and read after, it is done
- * Order: baton, then front.
+ *   timeline_lock  held while a timeline is opened or closed
+ * Order: timeline_lock, baton, then front.
  */
 #ifndef HVD_ENGINE_ENGINE_INT_H
 #define HVD_ENGINE_ENGINE_INT_H
@@ -15,8 +16,12 @@
 #include "base/mem.h"
 #include "base/recorder.h"
 #include "collective/collective.h"
+#include "engine/dump.h"
 #include "engine/engine.h"
 #include "engine/negotiate.h"
+#include "engine/stall.h"
+#include "engine/timeline.h"
+#include "engine/tune.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -85,6 +90,8 @@ struct entry {
     uint32_t split_count;
     char *problem;                      /* owned */
     uint64_t submit_us;
+    uint64_t wait_us;                   /* since when a thread sleeps for it; 0: none */
+    int last_missing;                   /* member that had not come when it was looked at */
     struct cached *cached;
     struct coll_task *task;
     int64_t out_rows;                   /* first dimension of the output */
@@ -198,9 +205,13 @@ struct engine {
     struct recorder *recorder;
     struct op_stats stats[HVD_OP_COUNT];
     uint64_t cache_hits, cache_misses, fast_runs;
-    struct stall *stall;
-    struct timeline *timeline;
-    struct tune *tune;
+    struct peer_wait { uint64_t count, us; } *peer_waits;       /* by rank: came last */
+    struct dump *dump;
+    struct stall *stall;                /* NULL: disabled */
+    bool heard;                         /* announcements came: the thread's timer is old */
+    struct tune *tune;                  /* rank 0, while autotune looks for values */
+    pthread_mutex_t timeline_lock;
+    struct timeline *timeline;          /* NULL: nothing is recorded */
 };
 
 /* handle.c */
@@ -209,6 +220,7 @@ void handle_free(struct handle *h);
 hvd_handle handle_publish(struct engine *e, struct handle *h);
 struct handle *handle_find(struct engine *e, hvd_handle id);
 void handle_forget(struct engine *e, struct handle *h);
+const char *engine_op_text(uint8_t op);
 void entry_complete(struct engine *e, struct entry *entry, enum hvd_status status,
                     const struct hvd_error *err);
 
@@ -279,6 +291,50 @@ enum hvd_status engine_wait_handle(struct engine *e, struct handle *h, int64_t t
 
 /* engine.c */
 void engine_begin(struct engine *e, struct handle *h);
+
+/* stats.c */
+void stats_note_wait(struct engine *e, struct handle *h);
+void stats_note_sleep(struct engine *e);
+void stats_end_wait(struct engine *e, const struct entry *t);
+
+/* stall_watch.c */
+struct stall *stall_new(const struct engine *e);        /* NULL: disabled */
+void stall_free(struct engine *e);
+uint64_t stall_due_us(struct engine *e);
+void stall_look(struct engine *e);
+char *stall_where(struct engine *e);
+void stall_on_ask(struct engine *e, int peer);
+void stall_on_where(struct engine *e, int peer, const struct wire_text *t);
+void stall_on_report(struct engine *e, int peer, const struct wire_text *t);
+uint64_t stall_report_count(const struct engine *e);
+
+/* trace.c: entries in the timeline; a branch while nothing is recorded. */
+#define TRACED(e) __builtin_expect((e)->timeline != NULL, 0)
+#define trace_submit(e, t) (TRACED(e) ? trace_submit_slow(e, t) : (void)0)
+#define trace_ready(e, s, m, r) (TRACED(e) ? trace_ready_slow(e, s, m, r) : (void)0)
+#define trace_hit(e, s, number) (TRACED(e) ? trace_hit_slow(e, s, number) : (void)0)
+#define trace_pass(e, s, name, n) (TRACED(e) ? trace_pass_slow(e, s, name, n) : (void)0)
+#define trace_begin(e, t) (TRACED(e) ? trace_begin_slow(e, t) : (void)0)
+#define trace_direct(e, t) (TRACED(e) ? trace_direct_slow(e, t) : (void)0)
+#define trace_activity(e, t, a) (TRACED(e) ? trace_activity_slow(e, t, a) : (void)0)
+#define trace_batch(e, b, a) (TRACED(e) ? trace_batch_slow(e, b, a) : (void)0)
+#define trace_end(e, t, status) (TRACED(e) ? trace_end_slow(e, t, status) : (void)0)
+void trace_submit_slow(struct engine *e, const struct entry *t);
+void trace_ready_slow(struct engine *e, const struct pset *s, int member,
+                      const struct wire_request *r);
+void trace_hit_slow(struct engine *e, const struct pset *s, uint32_t number);
+/* The negotiation of a name has ended without an entry here. */
+void trace_pass_slow(struct engine *e, const struct pset *s, const char *name,
+                     uint16_t name_bytes);
+void trace_begin_slow(struct engine *e, const struct entry *t);
+/* A cached operation of one host is committed; may be repeated. */
+void trace_direct_slow(struct engine *e, const struct entry *t);
+/* NULL: none (entry), the transfer (batch) */
+void trace_activity_slow(struct engine *e, const struct entry *t, const char *activity);
+void trace_batch_slow(struct engine *e, const struct batch *b, const char *activity);
+void trace_end_slow(struct engine *e, const struct entry *t, enum hvd_status status);
+void trace_start_configured(struct engine *e);
+void trace_stop(struct engine *e);
 
 /* inbox.c */
 void engine_on_message(void *context, int peer, const uint8_t *bytes, size_t n);

@@ -27,7 +27,7 @@ struct batch *batch_new(int count)
 
 /* ---- Fusion buffers: kept, so that their pages are touched once ---------------------- */
 
-static char *fusion_get(struct engine *e, size_t bytes)
+static char *fusion_get(struct engine *e, const struct batch *b, size_t bytes)
 {
     size_t size = 64u << 10;
     void *grown;
@@ -38,6 +38,7 @@ static char *fusion_get(struct engine *e, size_t bytes)
             e->fusion[i].used = true;
             return e->fusion[i].at;
         }
+    trace_batch(e, b, "INIT_FUSION_BUFFER");
     while (size < bytes)
         size *= 2;
     grown = realloc(e->fusion, (size_t)(e->fusion_count + 1) * sizeof *e->fusion);
@@ -145,16 +146,18 @@ static enum hvd_status start_task(struct engine *e, struct batch *b,
         call.in = b->entries[0]->input;
         call.out = b->entries[0]->output;
     } else {
-        b->fused = fusion_get(e, total * hvd_dtype_bytes(w->dtype));
+        b->fused = fusion_get(e, b, total * hvd_dtype_bytes(w->dtype));
         if (b->fused == NULL) {
             error_set(&err, HVD_NOMEM, e->topo->rank,
                       "rank %d: no memory for a fusion buffer", e->topo->rank);
             mesh_fail(e->mesh, &err);
             return HVD_NOMEM;
         }
+        trace_batch(e, b, "MEMCPY_IN_FUSION_BUFFER");
         copy_in(b);
         call.in = call.out = b->fused;
     }
+    trace_batch(e, b, NULL);
     status = coll_start(b->set->team, &call, &b->task, &err);
     if (status != HVD_OK)
         mesh_fail(e->mesh, &err);
@@ -202,8 +205,10 @@ bool execute_step_all(struct engine *e)
             continue;
         coll_finish(b->task);
         b->task = NULL;
-        if (status == HVD_OK && b->fused != NULL)
+        if (status == HVD_OK && b->fused != NULL) {
+            trace_batch(e, b, "MEMCPY_OUT_FUSION_BUFFER");
             copy_out(b);
+        }
         complete_batch(e, b, status, &err);
         moved = true;
     }

@@ -107,6 +107,11 @@ static const char *const op_texts[] = {"allreduce", "allgather", "broadcast", "a
                                        "reducescatter", "barrier", "join",
                                        "add_process_set", "remove_process_set"};
 
+const char *engine_op_text(uint8_t op)
+{
+    return op_texts[op];
+}
+
 static void keep_first_error(struct handle *h, const struct entry *t,
                              enum hvd_status status, const struct hvd_error *err)
 {
@@ -118,7 +123,20 @@ static void keep_first_error(struct handle *h, const struct entry *t,
         error_set(&h->err, status, -1, "%s", hvd_status_text(status));
     h->err.status = status;
     if (t->name != NULL)
-        error_prefix(&h->err, "%s %.200s", op_texts[t->op], t->name);
+        error_prefix(&h->err, "%s %.200s", engine_op_text(t->op), t->name);
+}
+
+/* For autotune. */
+static void observe(struct engine *e, const struct entry *t, uint64_t bytes)
+{
+    struct tune_point next;
+
+    if (tune_observe(e->tune, t->name, t->name_bytes, bytes, clock_us(), &next))
+        neg_put_tune(e->sets[0]->neg, next.cycle_ms, next.fusion_bytes);
+    if (!tune_is_done(e->tune))
+        return;
+    tune_free(e->tune);
+    e->tune = NULL;
 }
 
 static void count_entry(struct engine *e, const struct entry *t, enum hvd_status status)
@@ -136,6 +154,10 @@ static void count_entry(struct engine *e, const struct entry *t, enum hvd_status
             s->time_ns += (clock_us() - t->submit_us) * 1000;
         }
     }
+    if (e->tune != NULL && status == HVD_OK && t->op == HVD_ALLREDUCE && t->set->id == 0)
+        observe(e, t, bytes);
+    if (t->wait_us > 0)
+        stats_end_wait(e, t);
     recorder_add(e->recorder, status == HVD_OK ? RECORDER_DONE : RECORDER_FAIL, t->op,
                  t->set != NULL ? t->set->id : -1, bytes, status, t->name);
 }
@@ -155,6 +177,7 @@ void entry_complete(struct engine *e, struct entry *t, enum hvd_status status,
     if (status != HVD_OK)
         keep_first_error(h, t, status, err);
     count_entry(e, t, status);
+    trace_end(e, t, status);
     if (--h->left > 0)
         return;
     /* After this store the handle may be freed by another thread at any moment. */

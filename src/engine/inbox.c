@@ -35,7 +35,7 @@ static enum hvd_status on_requests(struct engine *e, struct pset *s, int member,
     uint64_t now_us = clock_us();
     struct wire_request r;
 
-    (void)e;
+    e->heard = true;
     for (uint32_t i = 0; i < count; i++) {
         TRY(get_request(in, &r, err));
         if (r.op == HVD_BROADCAST && (r.root < 0 || r.root >= s->count))
@@ -43,21 +43,24 @@ static enum hvd_status on_requests(struct engine *e, struct pset *s, int member,
         if (r.op == HVD_ALLTOALL && r.split_count != 0 &&
             r.split_count != (uint32_t)s->count)
             return error_set(err, HVD_PROTO, -1, "request with %u splits", r.split_count);
+        trace_ready(e, s, member, &r);
         TRY(neg_on_request(s->neg, member, &r, now_us, err));
     }
     return HVD_OK;
 }
 
-static enum hvd_status on_hits(struct pset *s, int member, struct wire_in *in,
-                               uint32_t count, struct hvd_error *err)
+static enum hvd_status on_hits(struct engine *e, struct pset *s, int member,
+                               struct wire_in *in, uint32_t count, struct hvd_error *err)
 {
     uint64_t now_us = clock_us();
 
+    e->heard = true;
     for (uint32_t i = 0; i < count; i++) {
         uint32_t number = get_u32(in), seq = get_u32(in);
 
         if (in->failed)
             return error_set(err, HVD_PROTO, -1, "hits cut short");
+        trace_hit(e, s, number);
         neg_on_hit(s->neg, member, number, seq, now_us);
     }
     return HVD_OK;
@@ -100,7 +103,7 @@ static enum hvd_status to_set(struct engine *e, struct pset *s, int peer,
     if (head->kind == MESSAGE_REQUESTS)
         return on_requests(e, s, member, in, head->count, err);
     if (head->kind == MESSAGE_HITS)
-        return on_hits(s, member, in, head->count, err);
+        return on_hits(e, s, member, in, head->count, err);
     return head->kind == MESSAGE_ACK
                ? HVD_OK
                : error_set(err, HVD_PROTO, peer, "message of kind %d", head->kind);
@@ -119,6 +122,24 @@ static void on_leave(struct engine *e, int peer, int gone)
               "Horovod has been shut down: rank %d on %s has left the job, by a call of "
               "shutdown or because its script ended (perhaps with an exception); operations "
               "that it did not take part in cannot complete", gone, e->topo->hosts[gone]);
+}
+
+/* About stalls; concerns no process set. */
+static enum hvd_status on_talk(struct engine *e, int peer, enum message_kind kind,
+                               struct wire_in *in, struct hvd_error *err)
+{
+    struct wire_text text;
+
+    if (kind == MESSAGE_ASK) {
+        stall_on_ask(e, peer);
+        return HVD_OK;
+    }
+    TRY(get_wire_text(in, &text, err));
+    if (kind == MESSAGE_WHERE)
+        stall_on_where(e, peer, &text);
+    else
+        stall_on_report(e, peer, &text);
+    return HVD_OK;
 }
 
 static void keep_early(struct engine *e, int peer, const struct message_head *head,
@@ -148,6 +169,8 @@ static enum hvd_status dispatch(struct engine *e, int peer, const uint8_t *bytes
         on_leave(e, peer, (int)head.set);
         return HVD_OK;
     }
+    if (head.kind >= MESSAGE_STALL && head.kind <= MESSAGE_WHERE)
+        return on_talk(e, peer, head.kind, &in, err);
     if (head.set >= TEAM_SLOTS)
         return error_set(err, HVD_PROTO, peer, "message for process set %u", head.set);
     s = e->sets[head.set];

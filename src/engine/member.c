@@ -214,8 +214,10 @@ static enum hvd_status do_error(struct engine *e, struct pset *s, struct wire_in
     struct entry *t;
 
     TRY(get_failure(in, &f, err));
-    if (!is_target(&f, s->self))
+    if (!is_target(&f, s->self)) {
+        trace_pass(e, s, f.name, f.name_bytes);
         return HVD_OK;
+    }
     t = hash_get(&s->inflight, f.name, f.name_bytes);
     if (t == NULL || t->state != ENTRY_ANNOUNCED)
         return error_set(err, HVD_PROTO, -1, "failure of an unknown tensor");
@@ -303,6 +305,8 @@ static enum hvd_status do_tune(struct engine *e, struct wire_in *in,
         return error_set(err, HVD_PROTO, -1, "tuning not understood");
     e->conf->cycle_time_ms = cycle_ms;
     e->conf->fusion_threshold = fusion;
+    e->conf->source[config_find("CYCLE_TIME")] = CONFIG_AUTOTUNE;
+    e->conf->source[config_find("FUSION_THRESHOLD")] = CONFIG_AUTOTUNE;
     for (int i = 0; i < TEAM_SLOTS; i++)
         if (e->sets[i] != NULL && e->sets[i]->neg != NULL)
             neg_tune(e->sets[i]->neg, fusion, (uint64_t)(cycle_ms * 1000));
@@ -317,6 +321,20 @@ static bool is_board_free(const struct pset *s)
     return (s->running_mask >> (s->batches % BATCH_BOARDS) & 1) == 0;
 }
 
+static enum hvd_status prepare_output(struct engine *e, struct entry *t,
+                                      const struct plan *p, struct hvd_error *err)
+{
+    enum hvd_status status;
+
+    trace_begin(e, t);
+    if (t->op == HVD_ALLGATHER)
+        trace_activity(e, t, "ALLOCATE_OUTPUT");
+    status = entry_prepare_output(t, p, err);
+    if (t->op == HVD_ALLGATHER)
+        trace_activity(e, t, NULL);
+    return status;
+}
+
 static enum hvd_status take_tensor(struct engine *e, struct pset *s, struct batch *b,
                                    int i, const struct wire_tensor *w,
                                    struct hvd_error *err)
@@ -327,15 +345,17 @@ static enum hvd_status take_tensor(struct engine *e, struct pset *s, struct batc
     b->counts[i] = w->count;
     /* This rank has joined: neutral elements.  A tensor of that name which still runs is
      * of an earlier operation. */
-    if ((t == NULL || t->state != ENTRY_ANNOUNCED) && s->joined_count > 0)
+    if ((t == NULL || t->state != ENTRY_ANNOUNCED) && s->joined_count > 0) {
+        trace_pass(e, s, w->name, w->name_bytes);
         return HVD_OK;
+    }
     if (t == NULL || t->state != ENTRY_ANNOUNCED)
         return error_set(err, HVD_PROTO, -1, "batch with unknown tensor %.*s",
                          w->name_bytes, w->name);
     b->entries[i] = t;
     t->state = ENTRY_BATCH;
     TRY(plan_make(&p, s, t, w, err));
-    TRY(entry_prepare_output(t, &p, err));
+    TRY(prepare_output(e, t, &p, err));
     if (b->count == 1) {
         b->plan = p;                    /* batches of several have no counts */
         TRY(plan_make(&p, s, t, w, err));
@@ -392,7 +412,7 @@ static enum hvd_status do_cached(struct engine *e, struct pset *s, struct wire_i
                                                                  : NULL;
 
         if (c == NULL || c->entry == NULL || c->entry->state != ENTRY_HIT ||
-            entry_prepare_output(c->entry, &c->plan, err) != HVD_OK) {
+            prepare_output(e, c->entry, &c->plan, err) != HVD_OK) {
             batch_free(e, b);
             return error_set(err, HVD_PROTO, -1, "cached batch with number %u", number);
         }

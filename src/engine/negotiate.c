@@ -27,7 +27,9 @@ struct negotiator *neg_new(const struct neg_options *opt)
     n->ranks = malloc(members * sizeof *n->ranks);
     n->acked = calloc(members, sizeof *n->acked);
     n->joined = calloc(members, sizeof *n->joined);
-    if (n->ranks == NULL || n->acked == NULL || n->joined == NULL || !neg_cache_init(n)) {
+    n->late = calloc(members, sizeof *n->late);
+    if (n->ranks == NULL || n->acked == NULL || n->joined == NULL || n->late == NULL ||
+        !neg_cache_init(n)) {
         neg_free(n);
         return NULL;
     }
@@ -60,6 +62,7 @@ void neg_free(struct negotiator *n)
     free(n->ranks);
     free(n->acked);
     free(n->joined);
+    free(n->late);
     free(n);
 }
 
@@ -69,6 +72,22 @@ void neg_begin_response(struct negotiator *n, enum response_kind kind)
     n->out_count++;
     n->seq++;
     n->counters.responses++;
+}
+
+void neg_note_last(struct negotiator *n, int member, uint64_t first_us, uint64_t now_us)
+{
+    n->late[member].count++;
+    n->late[member].us += now_us - first_us;
+}
+
+const struct neg_late *neg_late(const struct negotiator *n)
+{
+    return n->late;
+}
+
+bool neg_is_waiting(const struct negotiator *n)
+{
+    return !list_is_empty(&n->pending) || n->half_hit > 0;
 }
 
 uint64_t neg_elements(const struct wire_request *r)
@@ -384,6 +403,8 @@ enum hvd_status neg_on_request(struct negotiator *n, int member,
     }
     t->by_member[member] = q;
     t->announced++;
+    if (is_complete(n, t))
+        neg_note_last(n, member, t->first_us, now_us);
     check_ready(n, t, now_us);
     return HVD_OK;
 }

@@ -68,6 +68,15 @@ typedef void (*neg_stall_fn)(void *context, const char *name, uint8_t op,
 void neg_each_stalled(const struct negotiator *n, uint64_t since_us, neg_stall_fn each,
                       void *context);
 
+/* Some member waits for others. */
+bool neg_is_waiting(const struct negotiator *n);
+
+/* How often each member was the last to come, and how long the first had waited then. */
+struct neg_late {
+    uint64_t count, us;
+};
+const struct neg_late *neg_late(const struct negotiator *n);
+
 struct neg_counters {
     uint64_t responses, batches, fused_tensors, fused_bytes, errors, evictions, revokes;
 };

@@ -47,6 +47,8 @@ static void forget(struct negotiator *n, struct neg_cached *c)
     list_remove(&c->lru);
     if (c->is_ready)
         list_remove(&c->ready);
+    else if (c->hits > 0)
+        n->half_hit--;
     free(c->request);
     free(c->hit);
     c->request = NULL;
@@ -205,11 +207,15 @@ void neg_on_hit(struct negotiator *n, int member, uint32_t cached, uint32_t seq,
     c = &n->cached[cached];
     if (!c->live || c->seq != seq || c->hit[member])
         return;
-    if (c->hits == 0)
+    if (c->hits == 0) {
         c->first_us = now_us;
+        n->half_hit++;
+    }
     c->hit[member] = true;
     if (++c->hits == n->opt.member_count) {
         c->is_ready = true;
+        n->half_hit--;
+        neg_note_last(n, member, c->first_us, now_us);
         c->ready_us = now_us;
         list_append(&n->ready_cached, &c->ready);
     }

@@ -64,6 +64,8 @@ struct negotiator {
     struct list lru;                    /* least recently used first */
     struct neg_retired *retired;        /* ring of numbers that wait for acks */
     int retired_first, retired_count;
+    int half_hit;                       /* cached names that some members have hit */
+    struct neg_late *late;              /* by member */
     uint32_t *free_numbers;
     int free_count;
     uint32_t *acked;                    /* by member */
@@ -111,6 +113,7 @@ void neg_remove_set(struct negotiator *n, struct neg_tensor *t);
 void neg_sets_release(struct negotiator *n);
 
 /* negotiate.c */
+void neg_note_last(struct negotiator *n, int member, uint64_t first_us, uint64_t now_us);
 void neg_begin_response(struct negotiator *n, enum response_kind kind);
 void neg_fail(struct negotiator *n, struct neg_tensor *t, const struct hvd_error *why);
 const struct neg_request *neg_any_request(const struct negotiator *n,

@@ -1,8 +1,130 @@
-/* stats.c: hvd.stats(): what the engine has counted, as JSON. */
+/*
+ * stats.c: hvd.stats(): what the engine has counted, as JSON.
+ *
+ * Waits per peer are taken only where a thread has given up spinning and sleeps: then a
+ * look at the boards costs nothing that matters.  The peer that had not come at the last
+ * look before the end is the one that was waited for.
+ */
+#include "base/clock.h"
 #include "engine/engine_int.h"
+
+#include <stdlib.h>
+
+#define ENTRIES_LOOKED_AT 64            /* of those in flight, per sleep of the thread */
 
 static const char *const names[] = {"allreduce", "allgather", "broadcast", "alltoall",
                                     "reducescatter", "barrier", "join"};
+
+/* ---- Who is waited for ----------------------------------------------------------------- */
+
+static int missing_member(const struct entry *t)
+{
+    for (int m = t->set->count - 1; m >= 0; m--)
+        if (m != t->set->self && !coll_has_come(t->task, m))
+            return m;
+    return -1;
+}
+
+/* A thread is about to sleep for h.  Owner of the baton. */
+void stats_note_wait(struct engine *e, struct handle *h)
+{
+    uint64_t now_us = clock_us();
+
+    (void)e;
+    for (int i = 0; i < h->count; i++) {
+        struct entry *t = &h->entries[i];
+
+        if (t->state != ENTRY_DIRECT || t->task == NULL || t->wait_us > 0 ||
+            coll_is_committed(t->task))
+            continue;
+        t->wait_us = now_us;
+        t->last_missing = missing_member(t);
+    }
+}
+
+/* The engine's thread is about to sleep. */
+void stats_note_sleep(struct engine *e)
+{
+    int left = ENTRIES_LOOKED_AT;
+
+    list_each(node, &e->direct) {
+        struct entry *t = list_entry(node, struct entry, node);
+        int missing;
+
+        if (left-- == 0)
+            break;
+        if (t->wait_us == 0 || t->task == NULL)
+            continue;
+        missing = missing_member(t);
+        t->last_missing = missing >= 0 ? missing : t->last_missing;
+    }
+}
+
+void stats_end_wait(struct engine *e, const struct entry *t)
+{
+    struct peer_wait *p;
+
+    if (t->last_missing < 0)
+        return;
+    p = &e->peer_waits[t->set->ranks[t->last_missing]];
+    p->count++;
+    p->us += clock_us() - t->wait_us;
+}
+
+/* How late each rank was at the sets that this rank coordinates. */
+static void add_late(const struct engine *e, struct neg_late *late)
+{
+    for (int i = 0; i < TEAM_SLOTS; i++) {
+        const struct pset *s = e->sets[i];
+
+        for (int m = 0; s != NULL && s->neg != NULL && m < s->count; m++) {
+            late[s->ranks[m]].count += neg_late(s->neg)[m].count;
+            late[s->ranks[m]].us += neg_late(s->neg)[m].us;
+        }
+    }
+}
+
+static void put_peers(struct strbuf *out, const struct engine *e)
+{
+    struct neg_late *late = calloc((size_t)e->topo->size, sizeof *late);
+    const char *comma = "";
+
+    strbuf_addf(out, ", \"peers\": {");
+    if (late != NULL)
+        add_late(e, late);
+    for (int r = 0; late != NULL && r < e->topo->size; r++) {
+        const struct peer_wait *p = &e->peer_waits[r];
+
+        if (p->count == 0 && late[r].count == 0)
+            continue;
+        strbuf_addf(out, "%s\"%d\": {\"waits\": %llu, \"wait_seconds\": %.6f, "
+                         "\"last\": %llu, \"late_seconds\": %.6f}", comma, r,
+                    (unsigned long long)p->count, (double)p->us / 1e6,
+                    (unsigned long long)late[r].count, (double)late[r].us / 1e6);
+        comma = ", ";
+    }
+    strbuf_addf(out, "}");
+    free(late);
+}
+
+static void put_diagnostics(struct strbuf *out, const struct engine *e)
+{
+    strbuf_addf(out, ", \"recorder\": {\"records\": %llu, \"dumps\": %d, \"path\": ",
+                (unsigned long long)recorder_count(e->recorder), dump_count(e->dump));
+    strbuf_add_json(out, dump_path(e->dump));
+    strbuf_addf(out, "}, \"timeline\": {\"active\": %s, \"events\": %llu, \"path\": ",
+                e->timeline != NULL ? "true" : "false",
+                e->timeline != NULL
+                    ? (unsigned long long)timeline_event_count(e->timeline) : 0ull);
+    strbuf_add_json(out, e->timeline != NULL ? timeline_path(e->timeline) : "");
+    strbuf_addf(out, "}, \"stall\": {\"reports\": %llu}, \"autotune\": {\"active\": %s}, "
+                     "\"fusion_threshold\": %llu, \"cycle_time_ms\": %g",
+                (unsigned long long)stall_report_count(e),
+                e->tune != NULL ? "true" : "false",
+                (unsigned long long)e->conf->fusion_threshold, e->conf->cycle_time_ms);
+}
+
+/* ---- The text -------------------------------------------------------------------------- */
 
 static void put_ops(struct strbuf *out, const struct engine *e)
 {
@@ -12,9 +134,10 @@ static void put_ops(struct strbuf *out, const struct engine *e)
         double mean_us = s->timed > 0 ? (double)s->time_ns / 1000 / (double)s->timed : 0;
 
         strbuf_addf(out, "%s\"%s\": {\"count\": %llu, \"bytes\": %llu, \"errors\": %llu, "
-                         "\"mean_us\": %.3f}", i > 0 ? ", " : "", names[i],
-                    (unsigned long long)s->count, (unsigned long long)s->bytes,
-                    (unsigned long long)s->errors, mean_us);
+                         "\"mean_us\": %.3f, \"seconds\": %.6f}",
+                    i > 0 ? ", " : "", names[i], (unsigned long long)s->count,
+                    (unsigned long long)s->bytes, (unsigned long long)s->errors, mean_us,
+                    mean_us * (double)s->count / 1e6);
     }
     strbuf_addf(out, "}");
 }
@@ -73,6 +196,8 @@ size_t engine_stats_json(struct engine *e, char *buffer, size_t capacity)
     put_ops(&out, e);
     put_negotiation(&out, e);
     put_transport(&out, e);
+    put_peers(&out, e);
+    put_diagnostics(&out, e);
     engine_leave(e);
     strbuf_addf(&out, "}");
     length = out.length;

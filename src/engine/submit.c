@@ -244,6 +244,7 @@ void entry_begin(struct engine *e, struct entry *t)
     }
     recorder_add(e->recorder, RECORDER_SUBMIT, t->op, s->id,
                  t->count * hvd_dtype_bytes(t->dtype), HVD_OK, t->name);
+    trace_submit(e, t);
     if (t->op == HVD_JOIN) {
         s->join_entry = t;
         s->join_held = true;            /* member_flush announces it */

@@ -7,6 +7,7 @@
  *           | ndim x i64 | f64 prescale | f64 postscale | u16 group count | u32 group key
  *           | u32 revoked | u32 revoked seq | u16 n | n bytes of name
  *           | u16 n | n bytes of problem | u32 n | n x i64 splits
+ * STALL, WHERE  u8 level | u16 n | n bytes of text
  * response  u8 kind, then
  *   EXECUTE      u8 op | u8 dtype | u8 reduce | i32 root | f64 | f64 | u32 n | n tensors
  *     tensor     u16 n | n bytes of name | u64 elements | u32 cached | u32 turn
@@ -209,5 +210,21 @@ enum hvd_status get_failure(struct wire_in *in, struct wire_failure *f,
     f->targets = get_list(in, &f->target_count, 4);
     if (in->failed || f->status <= HVD_AGAIN || f->status >= HVD_STATUS_COUNT)
         return error_set(err, HVD_PROTO, -1, "failure: not understood");
+    return HVD_OK;
+}
+
+void put_wire_text(struct strbuf *out, const struct wire_text *t)
+{
+    put_u8(out, t->level);
+    put_string(out, t->text, t->bytes);
+}
+
+enum hvd_status get_wire_text(struct wire_in *in, struct wire_text *t,
+                              struct hvd_error *err)
+{
+    t->level = get_u8(in);
+    t->text = get_string(in, &t->bytes, TEXT_LIMIT);
+    if (in->failed)
+        return error_set(err, HVD_PROTO, -1, "text: not understood");
     return HVD_OK;
 }

@@ -10,6 +10,7 @@
 
 #define NAME_LIMIT 4096                 /* bytes of a tensor name */
 #define PROBLEM_LIMIT 1024              /* bytes of an error text */
+#define TEXT_LIMIT 60000                /* bytes of a report */
 #define LIST_LIMIT (1u << 20)           /* entries of any list */
 
 enum message_kind {
@@ -114,6 +115,16 @@ enum hvd_status get_batch(struct wire_in *in, struct wire_batch *b, struct hvd_e
 void put_tensor(struct strbuf *out, const struct wire_tensor *t);
 enum hvd_status get_tensor(struct wire_in *in, struct wire_tensor *t,
                            struct hvd_error *err);
+/* STALL: what to print; WHERE: what the sender does.  Not terminated. */
+struct wire_text {
+    uint8_t level;                      /* STALL: enum log_level; WHERE: 0 */
+    uint16_t bytes;
+    const char *text;
+};
+
+void put_wire_text(struct strbuf *out, const struct wire_text *t);
+enum hvd_status get_wire_text(struct wire_in *in, struct wire_text *t,
+                              struct hvd_error *err);
 void put_failure(struct strbuf *out, const struct wire_failure *f);
 enum hvd_status get_failure(struct wire_in *in, struct wire_failure *f,
                             struct hvd_error *err);

@@ -1,0 +1,453 @@
+/*
+ * stall_watch.c: looks for operations that wait for ranks, asks those ranks where they are,
+ * and reports.  The engine's thread sleeps until the next look (stall_due_us); while nothing
+ * waits there is no timer.
+ *
+ * Who sees what: a rank sees its own cached operations within the host (the boards tell who
+ * has come); the coordinator of a set sees the negotiated ones and sends its report to all
+ * members.  A question (ASK) is answered by the engine of the asked rank, whatever its own
+ * threads do.
+ */
+#include "engine/engine_int.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#define LOG_COMPONENT "engine"
+
+struct stall {
+    struct stall_times times;
+    uint64_t next_us;                   /* next look; 0: not armed */
+    uint64_t reports;
+    bool dumped;                        /* since all was well */
+    char **where;                       /* by rank: the last answer, owned */
+};
+
+/* The waits of one look; names and flags are copies. */
+struct waits {
+    struct engine *e;
+    const struct pset *set;             /* whose negotiator is walked */
+    struct stall_wait *list;
+    int count, capacity;
+    uint64_t oldest_us;
+};
+
+static _Atomic(hvd_where_fn) where_fn;
+
+void engine_set_where(hvd_where_fn where)
+{
+    atomic_store(&where_fn, where);
+}
+
+struct stall *stall_new(const struct engine *e)
+{
+    const struct config *conf = e->conf;
+    struct stall *s;
+
+    if (conf->stall_check_disable || conf->stall_check_s <= 0)
+        return NULL;
+    if (conf->stall_shutdown_s > 0 && conf->stall_shutdown_s < conf->stall_check_s)
+        log_warn("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS (%g) is less than "
+                 "HOROVOD_STALL_CHECK_TIME_SECONDS (%g) and is ignored",
+                 conf->stall_shutdown_s, conf->stall_check_s);
+    s = calloc(1, sizeof *s);
+    if (s == NULL)
+        return NULL;
+    stall_set_times(&s->times, conf->stall_check_s, conf->stall_shutdown_s);
+    s->where = calloc((size_t)e->topo->size, sizeof *s->where);
+    if (s->where == NULL) {
+        free(s);
+        return NULL;
+    }
+    return s;
+}
+
+static void forget_answers(struct engine *e)
+{
+    for (int r = 0; r < e->topo->size; r++) {
+        free(e->stall->where[r]);
+        e->stall->where[r] = NULL;
+    }
+}
+
+void stall_free(struct engine *e)
+{
+    if (e->stall == NULL)
+        return;
+    forget_answers(e);
+    free(e->stall->where);
+    free(e->stall);
+    e->stall = NULL;
+}
+
+uint64_t stall_report_count(const struct engine *e)
+{
+    return e->stall != NULL ? e->stall->reports : 0;
+}
+
+/* ---- Who waits for whom ---------------------------------------------------------------- */
+
+static bool grow(struct waits *w)
+{
+    struct stall_wait *list;
+
+    if (w->count < w->capacity)
+        return true;
+    w->capacity = w->capacity > 0 ? 2 * w->capacity : 16;
+    list = realloc(w->list, (size_t)w->capacity * sizeof *list);
+    if (list == NULL)
+        return false;
+    w->list = list;
+    return true;
+}
+
+/* missing: by member of s */
+static void add_wait(struct waits *w, const struct pset *s, const char *name,
+                     uint64_t since_us, const bool *missing)
+{
+    size_t ranks = (size_t)w->e->topo->size;
+    char *copy = grow(w) ? malloc(ranks + strlen(name) + 1) : NULL;
+    bool *by_rank = (bool *)copy;
+
+    if (copy == NULL)
+        return;                         /* the next report may have the memory */
+    memset(by_rank, 0, ranks);
+    for (int m = 0; m < s->count; m++)
+        by_rank[s->ranks[m]] = missing[m];
+    strcpy(copy + ranks, name);
+    w->list[w->count++] = (struct stall_wait){copy + ranks, since_us, by_rank};
+    if (since_us < w->oldest_us)
+        w->oldest_us = since_us;
+}
+
+static void add_negotiated(void *context, const char *name, uint8_t op, uint64_t first_us,
+                           const bool *missing)
+{
+    struct waits *w = context;
+
+    (void)op;
+    add_wait(w, w->set, name, first_us, missing);
+}
+
+static void add_direct(struct waits *w, const struct entry *t, bool *missing)
+{
+    bool any = false;
+
+    if (t->task == NULL || coll_is_committed(t->task))
+        return;
+    for (int m = 0; m < t->set->count; m++)
+        any |= missing[m] = m != t->set->self && !coll_has_come(t->task, m);
+    if (any)
+        add_wait(w, t->set, t->name, t->submit_us, missing);
+}
+
+static void waits_init(struct waits *w, struct engine *e)
+{
+    *w = (struct waits){.e = e, .oldest_us = UINT64_MAX};
+}
+
+static void waits_release(struct waits *w)
+{
+    for (int i = 0; i < w->count; i++)
+        free((void *)w->list[i].missing);       /* the block of both */
+    free(w->list);
+}
+
+static void collect(struct waits *w, uint64_t now_us)
+{
+    struct engine *e = w->e;
+    bool *missing = calloc((size_t)e->topo->size, sizeof *missing);
+
+    if (missing == NULL)
+        return;
+    list_each(node, &e->direct)
+        add_direct(w, list_entry(node, struct entry, node), missing);
+    free(missing);
+    for (int i = 0; i < TEAM_SLOTS; i++) {
+        w->set = e->sets[i];
+        if (w->set != NULL && w->set->neg != NULL)
+            neg_each_stalled(w->set->neg, now_us, add_negotiated, w);
+    }
+}
+
+/* ---- Questions and answers ------------------------------------------------------------- */
+
+static void post_text(struct engine *e, int rank, enum message_kind kind, int level,
+                      const char *text)
+{
+    struct message_head head = {.kind = kind};
+    size_t n = text != NULL ? strlen(text) : 0;
+    struct wire_text t = {.level = (uint8_t)level, .text = text,
+                          .bytes = (uint16_t)(n < TEXT_LIMIT ? n : TEXT_LIMIT)};
+    struct strbuf out;
+
+    strbuf_init(&out);
+    put_message_head(&out, &head);
+    if (text != NULL)
+        put_wire_text(&out, &t);
+    if (!out.failed && !mesh_has_left(e->mesh, rank))
+        mesh_post(e->mesh, rank, out.text, out.length, NULL);
+    strbuf_release(&out);
+}
+
+static void ask(struct engine *e, const struct waits *w, uint64_t now_us)
+{
+    bool *missing = calloc((size_t)e->topo->size, sizeof *missing);
+    uint64_t age_us = e->stall->times.warn_us - e->stall->times.lead_us;
+
+    forget_answers(e);
+    if (missing == NULL)
+        return;
+    stall_missing(w->list, w->count, e->topo->size, age_us, now_us, missing);
+    for (int r = 0; r < e->topo->size; r++)
+        if (missing[r] && r != e->topo->rank)
+            post_text(e, r, MESSAGE_ASK, 0, NULL);
+        else if (missing[r])
+            e->stall->where[r] = stall_where(e);
+    free(missing);
+}
+
+static const struct entry *oldest_entry(const struct engine *e, int *count_p)
+{
+    const struct entry *oldest = NULL;
+
+    *count_p = 0;
+    for (int i = 0; i < TEAM_SLOTS; i++)
+        for (size_t k = 0; e->sets[i] != NULL && k < e->sets[i]->inflight.capacity; k++) {
+            const struct entry *t = e->sets[i]->inflight.slots[k].value;
+
+            if (t == NULL)
+                continue;
+            ++*count_p;
+            if (oldest == NULL || t->submit_us < oldest->submit_us)
+                oldest = t;
+        }
+    return oldest;
+}
+
+/* "is in allreduce x since 3.2 s ...; its main thread: train.py:88"; owned by the caller,
+ * NULL: no memory. */
+char *stall_where(struct engine *e)
+{
+    int count;
+    const struct entry *t = oldest_entry(e, &count);
+    hvd_where_fn fn = atomic_load(&where_fn);
+    char line[512];
+    struct strbuf out;
+    char *text;
+    size_t n;
+
+    strbuf_init(&out);
+    strbuf_addf(&out, "on %s ", e->topo->hosts[e->topo->rank]);
+    if (t != NULL)
+        strbuf_addf(&out, "waits in %s %.200s since %.1f s (%d under way)",
+                    engine_op_text(t->op), t->name,
+                    (double)(clock_us() - t->submit_us) / 1e6, count);
+    else
+        strbuf_addf(&out, "is in no operation");
+    n = fn != NULL ? fn(line, sizeof line) : 0;
+    if (n > 0)
+        strbuf_addf(&out, "; main thread: %.*s", (int)(n < sizeof line ? n : sizeof line - 1),
+                    line);
+    text = out.failed ? NULL : strdup(out.text);
+    strbuf_release(&out);
+    return text;
+}
+
+void stall_on_ask(struct engine *e, int peer)
+{
+    char *text = stall_where(e);
+
+    if (text != NULL)
+        post_text(e, peer, MESSAGE_WHERE, 0, text);
+    free(text);
+}
+
+void stall_on_where(struct engine *e, int peer, const struct wire_text *t)
+{
+    if (e->stall == NULL)
+        return;
+    free(e->stall->where[peer]);
+    e->stall->where[peer] = strndup(t->text, t->bytes);
+}
+
+/* ---- The report ------------------------------------------------------------------------ */
+
+static void print(int level, const char *text)
+{
+    if (level >= LOG_ERROR)
+        log_error("%s", text);
+    else
+        log_warn("%s", text);
+}
+
+void stall_on_report(struct engine *e, int peer, const struct wire_text *t)
+{
+    struct strbuf out;
+
+    if (e->stall == NULL)
+        return;
+    strbuf_init(&out);
+    strbuf_addf(&out, "report of rank %d: ", peer);
+    strbuf_add(&out, t->text, t->bytes);
+    for (size_t i = 0; i < out.length; i++)
+        if ((unsigned char)out.text[i] < 0x20 && out.text[i] != '\n')
+            out.text[i] = '?';
+    print(t->level, out.text);
+    strbuf_release(&out);
+    e->stall->reports++;
+}
+
+static void describe(struct engine *e, const struct waits *w, bool shuts_down,
+                     uint64_t now_us, struct strbuf *out)
+{
+    stall_describe(out, &e->stall->times, w->list, w->count, e->topo->size,
+                   (const char *const *)e->stall->where, now_us);
+    if (shuts_down)
+        strbuf_addf(out, "\nThe job is shut down, because an operation waited longer than "
+                         "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS (%g s).",
+                    (double)e->stall->times.shutdown_us / 1e6);
+}
+
+/* The members of a set see only what its coordinator tells them. */
+static void tell_members(struct engine *e, struct pset *s, bool shuts_down,
+                         uint64_t now_us)
+{
+    bool *missing = calloc((size_t)e->topo->size, sizeof *missing);
+    struct strbuf out;
+    struct waits w;
+
+    waits_init(&w, e);
+    w.set = s;
+    strbuf_init(&out);
+    neg_each_stalled(s->neg, now_us, add_negotiated, &w);
+    if (missing != NULL && stall_missing(w.list, w.count, e->topo->size,
+                                         e->stall->times.warn_us, now_us, missing)) {
+        describe(e, &w, shuts_down, now_us, &out);
+        for (int m = 1; m < s->count && !out.failed; m++)
+            post_text(e, s->ranks[m], MESSAGE_STALL, shuts_down ? LOG_ERROR : LOG_WARN,
+                      out.text);
+    }
+    strbuf_release(&out);
+    waits_release(&w);
+    free(missing);
+}
+
+static void report(struct engine *e, const struct waits *w, bool shuts_down,
+                   uint64_t now_us)
+{
+    struct strbuf out;
+
+    strbuf_init(&out);
+    describe(e, w, shuts_down, now_us, &out);
+    print(shuts_down ? LOG_ERROR : LOG_WARN, out.text);
+    strbuf_release(&out);
+    for (int i = 0; i < TEAM_SLOTS; i++)
+        if (e->sets[i] != NULL && e->sets[i]->neg != NULL)
+            tell_members(e, e->sets[i], shuts_down, now_us);
+    e->stall->reports++;
+    recorder_add(e->recorder, RECORDER_NOTE, -1, 0, 0, HVD_STALLED, "stall report");
+    if (!e->stall->dumped)
+        dump_write(e->dump, "stall");
+    e->stall->dumped = true;
+}
+
+static void shut_down(struct engine *e, const struct waits *w, uint64_t now_us)
+{
+    uint64_t limit_us = e->stall->times.shutdown_us;
+    bool *missing = calloc((size_t)e->topo->size, sizeof *missing);
+    const char *name = "an operation";
+    struct strbuf ranks;
+    struct hvd_error why;
+    int first = 0;
+
+    strbuf_init(&ranks);
+    if (missing != NULL)
+        stall_missing(w->list, w->count, e->topo->size, limit_us, now_us, missing);
+    while (missing != NULL && first + 1 < e->topo->size && !missing[first])
+        first++;
+    if (missing != NULL)
+        strbuf_add_ranks(&ranks, missing, e->topo->size);
+    for (int i = 0; i < w->count; i++)
+        if (w->list[i].since_us == w->oldest_us)
+            name = w->list[i].name;
+    error_set(&why, HVD_STALLED, first,
+              "ranks %.200s did not come to %.200s within %g seconds "
+              "(HOROVOD_STALL_SHUTDOWN_TIME_SECONDS)", ranks.text, name,
+              (double)limit_us / 1e6);
+    strbuf_release(&ranks);
+    free(missing);
+    mesh_fail(e->mesh, &why);
+}
+
+/* ---- When ------------------------------------------------------------------------------ */
+
+static bool somebody_waits(const struct engine *e)
+{
+    if (e->open_entries > 0)
+        return true;
+    for (int i = 0; i < TEAM_SLOTS; i++)
+        if (e->sets[i] != NULL && e->sets[i]->neg != NULL &&
+            neg_is_waiting(e->sets[i]->neg))
+            return true;
+    return false;
+}
+
+/* When the engine's thread must look; UINT64_MAX: nothing waits. */
+uint64_t stall_due_us(struct engine *e)
+{
+    struct stall *s = e->stall;
+
+    if (s == NULL || atomic_load(&e->state) != ENGINE_RUNNING || !somebody_waits(e)) {
+        if (s != NULL)
+            s->next_us = 0;
+        return UINT64_MAX;
+    }
+    if (s->next_us == 0)
+        s->next_us = clock_us() + s->times.warn_us - s->times.lead_us;
+    return s->next_us;
+}
+
+static void act(struct engine *e, const struct waits *w, uint64_t now_us)
+{
+    struct stall *s = e->stall;
+    enum stall_action action = stall_decide(&s->times, w->oldest_us, now_us, &s->next_us);
+
+    if (action == STALL_ASK) {
+        ask(e, w, now_us);
+        s->times.asked = true;
+    } else if (action != STALL_NOTHING) {
+        report(e, w, action == STALL_SHUTDOWN, now_us);
+        s->times.reported_us = now_us;
+        s->times.asked = false;
+    }
+    if (action == STALL_SHUTDOWN)
+        shut_down(e, w, now_us);
+}
+
+/* Owner of the baton, the engine's thread. */
+void stall_look(struct engine *e)
+{
+    struct stall *s = e->stall;
+    uint64_t now_us;
+    struct waits w;
+
+    if (s == NULL || s->next_us == 0 || atomic_load(&e->state) != ENGINE_RUNNING)
+        return;
+    now_us = clock_us();
+    if (now_us < s->next_us)
+        return;
+    waits_init(&w, e);
+    collect(&w, now_us);
+    if (w.count > 0) {
+        act(e, &w, now_us);
+    } else {
+        s->next_us = 0;
+        s->times.reported_us = 0;
+        s->times.asked = s->dumped = false;
+    }
+    waits_release(&w);
+}
