@@ -104,42 +104,50 @@ static enum hvd_status check_set_ranks(const struct pair *p, struct hvd_error *e
     return HVD_OK;
 }
 
-enum hvd_status neg_check_pair(const struct negotiator *n, const struct neg_tensor *t,
-                               int a, int b, struct hvd_error *err)
+/* Checks 1 to 5 of contract 4.2. */
+static enum hvd_status check_meaning(const struct pair *p, struct hvd_error *err)
 {
-    struct pair p = {&t->by_member[a]->r, &t->by_member[b]->r, n->ranks[a], n->ranks[b]};
+    if (p->a->dtype != p->b->dtype)
+        return differ(p, err, "data types", hvd_dtype_name(p->a->dtype),
+                      hvd_dtype_name(p->b->dtype));
+    if (strcmp(kind_name(p->a), kind_name(p->b)) != 0)
+        return differ(p, err, "operations", kind_name(p->a), kind_name(p->b));
+    if (is_reduction(p->a) || p->a->op == HVD_BROADCAST)
+        TRY(check_shape(p, err));
+    if (is_reduction(p->a))
+        TRY(check_factors(p, err));
+    if (is_reduction(p->a) && p->a->reduce != p->b->reduce)
+        return differ(p, err, "reduction ops", reduce_names[p->a->reduce],
+                      reduce_names[p->b->reduce]);
+    return HVD_OK;
+}
+
+/* The root as the user gave it: a global rank. */
+static int global_root(const struct negotiator *n, const struct wire_request *r)
+{
+    return r->op == HVD_BROADCAST && r->root >= 0 ? n->ranks[r->root] : r->root;
+}
+
+/* Checks 7 to 10, and those of groups and process sets. */
+static enum hvd_status check_form(const struct negotiator *n, const struct pair *p,
+                                  struct hvd_error *err)
+{
     char va[32], vb[32];
 
-    if (p.a->dtype != p.b->dtype)
-        return differ(&p, err, "data types", hvd_dtype_name(p.a->dtype),
-                      hvd_dtype_name(p.b->dtype));
-    if (strcmp(kind_name(p.a), kind_name(p.b)) != 0)
-        return differ(&p, err, "operations", kind_name(p.a), kind_name(p.b));
-    if (is_reduction(p.a) || p.a->op == HVD_BROADCAST)
-        TRY(check_shape(&p, err));
-    if (is_reduction(p.a))
-        TRY(check_factors(&p, err));
-    if (is_reduction(p.a) && p.a->reduce != p.b->reduce)
-        return differ(&p, err, "reduction ops", reduce_names[p.a->reduce],
-                      reduce_names[p.b->reduce]);
-    if (p.a->op == HVD_ALLGATHER || p.a->op == HVD_ALLTOALL)
-        TRY(check_rest_of_shape(&p, err));
-    snprintf(va, sizeof va, "%d", p.a->root >= 0 && p.a->op == HVD_BROADCAST
-                                      ? n->ranks[p.a->root] : p.a->root);
-    snprintf(vb, sizeof vb, "%d", p.b->root >= 0 && p.b->op == HVD_BROADCAST
-                                      ? n->ranks[p.b->root] : p.b->root);
-    if (p.a->root != p.b->root)
-        return differ(&p, err, "root ranks", va, vb);
-    if (p.a->device != p.b->device)
-        return differ(&p, err, "devices", p.a->device ? "GPU" : "CPU",
-                      p.b->device ? "GPU" : "CPU");
-    if (p.a->group_count != p.b->group_count)
-        return error_set(err, HVD_MISMATCH, p.rank_b,
+    if (p->a->op == HVD_ALLGATHER || p->a->op == HVD_ALLTOALL)
+        TRY(check_rest_of_shape(p, err));
+    snprintf(va, sizeof va, "%d", global_root(n, p->a));
+    snprintf(vb, sizeof vb, "%d", global_root(n, p->b));
+    if (p->a->root != p->b->root)
+        return differ(p, err, "root ranks", va, vb);
+    if (p->a->device != p->b->device)
+        return differ(p, err, "devices", p->a->device ? "GPU" : "CPU",
+                      p->b->device ? "GPU" : "CPU");
+    if (p->a->group_count != p->b->group_count)
+        return error_set(err, HVD_MISMATCH, p->rank_b,
                          "mismatched groups: rank %d has %u tensors, but rank %d has %u",
-                         p.rank_a, p.a->group_count, p.rank_b, p.b->group_count);
-    if (p.a->op == OP_SET_ADD)
-        TRY(check_set_ranks(&p, err));
-    return HVD_OK;
+                         p->rank_a, p->a->group_count, p->rank_b, p->b->group_count);
+    return p->a->op == OP_SET_ADD ? check_set_ranks(p, err) : HVD_OK;
 }
 
 static bool allows_joined(const struct wire_request *r)
@@ -168,16 +176,10 @@ static enum hvd_status check_joined(const struct negotiator *n, const struct neg
                          : "");
 }
 
-enum hvd_status neg_check(const struct negotiator *n, const struct neg_tensor *t,
-                          struct hvd_error *err)
+static enum hvd_status check_problems(const struct negotiator *n,
+                                      const struct neg_tensor *t, struct hvd_error *err)
 {
-    int first = 0;
-    const struct wire_request *r;
-
-    while (t->by_member[first] == NULL)
-        first++;
-    r = &t->by_member[first]->r;
-    for (int m = first; m < n->opt.member_count; m++) {
+    for (int m = 0; m < n->opt.member_count; m++) {
         const struct neg_request *q = t->by_member[m];
 
         if (q != NULL && q->r.problem_bytes > 0)
@@ -185,14 +187,46 @@ enum hvd_status neg_check(const struct negotiator *n, const struct neg_tensor *t
                              "rank %d could not take part: %.*s", n->ranks[m],
                              q->r.problem_bytes, q->r.problem);
     }
-    for (int m = first + 1; m < n->opt.member_count; m++)
-        if (t->by_member[m] != NULL)
-            TRY(neg_check_pair(n, t, first, m, err));
-    TRY(check_joined(n, t, r, err));
-    if ((r->op == HVD_ALLGATHER || r->op == HVD_ALLTOALL || r->op == HVD_REDUCESCATTER) &&
-        r->ndim == 0)
-        return error_set(err, HVD_MISMATCH, n->ranks[first],
-                         "%s of a rank-zero tensor (a scalar) is not possible",
-                         op_names[r->op]);
+    return HVD_OK;
+}
+
+static enum hvd_status check_scalar(const struct negotiator *n,
+                                    const struct wire_request *r, int member,
+                                    struct hvd_error *err)
+{
+    if (r->ndim > 0 || (r->op != HVD_ALLGATHER && r->op != HVD_ALLTOALL &&
+                        r->op != HVD_REDUCESCATTER))
+        return HVD_OK;
+    return error_set(err, HVD_MISMATCH, n->ranks[member],
+                     "%s of a rank-zero tensor (a scalar) is not possible",
+                     op_names[r->op]);
+}
+
+enum hvd_status neg_check(const struct negotiator *n, const struct neg_tensor *t,
+                          struct hvd_error *err)
+{
+    struct pair p = {.a = NULL};
+
+    TRY(check_problems(n, t, err));
+    for (int m = 0; m < n->opt.member_count; m++) {
+        if (t->by_member[m] == NULL)
+            continue;
+        p.b = &t->by_member[m]->r;
+        p.rank_b = n->ranks[m];
+        if (p.a == NULL) {
+            p.a = p.b;
+            p.rank_a = p.rank_b;
+        }
+        TRY(check_meaning(&p, err));
+    }
+    TRY(check_joined(n, t, p.a, err));
+    for (int m = 0; m < n->opt.member_count; m++) {
+        if (t->by_member[m] == NULL)
+            continue;
+        p.b = &t->by_member[m]->r;
+        p.rank_b = n->ranks[m];
+        TRY(check_scalar(n, p.b, m, err));
+        TRY(check_form(n, &p, err));
+    }
     return HVD_OK;
 }

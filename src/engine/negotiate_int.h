@@ -87,9 +87,6 @@ struct negotiator {
 /* negotiate_check.c: HVD_OK, or the first disagreement of contract 4.2. */
 enum hvd_status neg_check(const struct negotiator *n, const struct neg_tensor *t,
                           struct hvd_error *err);
-/* The check of one newcomer against those who came before. */
-enum hvd_status neg_check_pair(const struct negotiator *n, const struct neg_tensor *t,
-                               int a, int b, struct hvd_error *err);
 
 /* negotiate_cache.c */
 bool neg_cache_init(struct negotiator *n);
