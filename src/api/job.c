@@ -202,7 +202,7 @@ static enum hvd_status start_engine(struct job *job, const struct hvd_options *o
     for (int i = 0; opt != NULL && i < opt->set_count; i++)
         TRY(engine_add_static_set(job->engine, opt->sets[i].ranks,
                                   opt->sets[i].rank_count, err));
-    engine_dump_on_signal(job->engine);
+    engine_enable_dumps(job->engine);
     return HVD_OK;
 }
 

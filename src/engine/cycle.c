@@ -186,7 +186,8 @@ void engine_fail(struct engine *e, enum engine_state state, const struct hvd_err
         log_debug("%s: %s", hvd_status_text(why->status), why->text);
     if (state == ENGINE_FAILED) {
         recorder_add(e->recorder, RECORDER_NOTE, -1, 0, 0, why->status, why->text);
-        dump_write(e->dump, "failure");
+        if (e->dumps_enabled)
+            dump_write(e->dump, "failure");
     }
     for (int i = 0; i < TEAM_SLOTS; i++)
         if (e->sets[i] != NULL)

@@ -631,7 +631,10 @@ int engine_recorder_write(struct engine *e, int fd)
     return recorder_write(e->recorder, fd);
 }
 
-void engine_dump_on_signal(struct engine *e)
+void engine_enable_dumps(struct engine *e)
 {
+    baton_take(e);
+    e->dumps_enabled = true;
+    engine_leave(e);
     dump_on_signal(e->dump);
 }

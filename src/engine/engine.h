@@ -56,8 +56,9 @@ void engine_crank(struct engine *e);
 
 size_t engine_stats_json(struct engine *e, char *buffer, size_t capacity);
 int engine_recorder_write(struct engine *e, int fd);
-/* SIGUSR2 writes the flight recorder until engine_free, if nobody else handles it. */
-void engine_dump_on_signal(struct engine *e);
+/* From now on the flight recorder is written to its file on a stall, on a failure of the
+ * job and, if nobody else handles it, on SIGUSR2. */
+void engine_enable_dumps(struct engine *e);
 enum hvd_status engine_timeline_start(struct engine *e, const char *path,
                                       bool mark_cycles, struct hvd_error *err);
 enum hvd_status engine_timeline_stop(struct engine *e, struct hvd_error *err);

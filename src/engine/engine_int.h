@@ -207,6 +207,7 @@ struct engine {
     uint64_t cache_hits, cache_misses, fast_runs;
     struct peer_wait { uint64_t count, us; } *peer_waits;       /* by rank: came last */
     struct dump *dump;
+    bool dumps_enabled;
     struct stall *stall;                /* NULL: disabled */
     bool heard;                         /* announcements came: the thread's timer is old */
     struct tune *tune;                  /* rank 0, while autotune looks for values */

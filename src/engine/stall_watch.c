@@ -350,7 +350,7 @@ static void report(struct engine *e, const struct waits *w, bool shuts_down,
             tell_members(e, e->sets[i], shuts_down, now_us);
     e->stall->reports++;
     recorder_add(e->recorder, RECORDER_NOTE, -1, 0, 0, HVD_STALLED, "stall report");
-    if (!e->stall->dumped)
+    if (e->dumps_enabled && !e->stall->dumped)
         dump_write(e->dump, "stall");
     e->stall->dumped = true;
 }

@@ -5,7 +5,9 @@
 #include "check.h"
 #include "horovod/driver.h"
 
+#include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
@@ -70,12 +72,15 @@ void job_start(struct job *job, const struct job_options *opt, job_body_fn body,
     int pipes[JOB_RANKS_MAX];
 
     job->size = opt->size;
+    strcpy(job->dir, "/tmp/hvd-job-XXXXXX");
+    CHECK(mkdtemp(job->dir) != NULL);
     for (int rank = 0; rank < opt->size; rank++) {
         int ends[2];
 
         CHECK_EQ(pipe(ends), 0);
         job->pids[rank] = fork();
         if (job->pids[rank] == 0) {
+            setenv("HOROVOD_RECORDER_DIR", job->dir, 1);
             close(ends[1]);
             be_rank(opt, rank, ends[0], body, context);
         }
@@ -105,7 +110,14 @@ int job_wait(struct job *job, int rank)
 
 void job_end(struct job *job)
 {
+    DIR *dir = opendir(job->dir);
+
     hvd_server_free(job->server);
+    for (struct dirent *file; dir != NULL && (file = readdir(dir)) != NULL;)
+        unlinkat(dirfd(dir), file->d_name, 0);
+    if (dir != NULL)
+        closedir(dir);
+    rmdir(job->dir);
 }
 
 void job_run(const struct job_options *opt, job_body_fn body, void *context)

@@ -29,6 +29,8 @@ struct job {
     int size;
     pid_t pids[JOB_RANKS_MAX];
     struct hvd_server *server;
+    char dir[32];                       /* of the job, removed with its files by job_end;
+                                         * flight recorders go there */
 };
 void job_start(struct job *job, const struct job_options *opt, job_body_fn body,
                void *context);
