@@ -1,4 +1,4 @@
-/* clock.h: time that only goes forward.  Wall-clock time appears in log lines only. */
+/* clock.h: time that only goes forward.  Wall-clock time is only shown. */
 #ifndef HVD_BASE_CLOCK_H
 #define HVD_BASE_CLOCK_H
 
@@ -17,6 +17,16 @@ static inline uint64_t clock_ns(void)
         return *clock_simulated_ns;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* Wall-clock time, only to be shown: in the heads of files that people compare with logs.
+ * Async-signal-safe. */
+static inline uint64_t clock_wall_us(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (uint64_t)t.tv_sec * 1000000u + (uint64_t)t.tv_nsec / 1000;
 }
 
 static inline uint64_t clock_us(void)

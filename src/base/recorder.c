@@ -271,9 +271,7 @@ int recorder_write(const struct recorder *r, int fd)
 bool recorder_write_head(int fd, int rank, int size, const char *host, const char *why)
 {
     struct line l = {.length = 0};
-    struct timespec now;
 
-    clock_gettime(CLOCK_REALTIME, &now);
     add_text(&l, "# rank ");
     add_number(&l, (uint64_t)rank, 1);
     add_text(&l, " of ");
@@ -281,7 +279,7 @@ bool recorder_write_head(int fd, int rank, int size, const char *host, const cha
     add_text(&l, " pid ");
     add_number(&l, (uint64_t)getpid(), 1);
     add_text(&l, " at ");
-    add_seconds(&l, (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000);
+    add_seconds(&l, clock_wall_us());
     add_text(&l, " host ");
     add_name(&l, host);
     add_text(&l, " why ");

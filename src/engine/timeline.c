@@ -330,13 +330,10 @@ static void put_line(struct timeline *t)
 
 static void put_header(struct timeline *t)
 {
-    struct timespec now;
-
-    clock_gettime(CLOCK_REALTIME, &now);
     strbuf_addf(&t->line,
                 "{\"name\": \"process_name\", \"ph\": \"M\", \"pid\": 0, \"args\": "
-                "{\"start_time_since_epoch_in_micros\": %lld}}",
-                (long long)now.tv_sec * 1000000 + now.tv_nsec / 1000);
+                "{\"start_time_since_epoch_in_micros\": %llu}}",
+                (unsigned long long)clock_wall_us());
     put_line(t);
     strbuf_addf(&t->line, "{\"name\": \"process_sort_index\", \"ph\": \"M\", \"pid\": 0, "
                           "\"args\": {\"sort_index\": 0}}");
