@@ -7,8 +7,12 @@
 
 #include "base/config.h"
 
-/* Completes rank and size (and local values, where given) of conf, if HOROVOD_RANK and
- * HOROVOD_SIZE are not set.  Errors: HVD_INVALID (only one of a pair is set). */
+/* Completes rank and size (and local values, where given), rendezvous and key file of conf,
+ * if HOROVOD_RANK and HOROVOD_SIZE are not set.  The rules stand in identity.c.
+ * Errors: HVD_INVALID (only one of a pair is set, not a number). */
 enum hvd_status identity_complete(struct config *conf, struct hvd_error *err);
+
+/* The first name of a list as Slurm writes it: "node[01-04,07],x" gives "node01". */
+void identity_first_node(const char *list, char *name, size_t capacity);
 
 #endif

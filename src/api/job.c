@@ -26,6 +26,8 @@
 
 #define LOG_COMPONENT "api"
 
+#define SERVE_ADDRS_MAX 16
+
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct job *_Atomic current;     /* NULL: no job */
 static atomic_uint users;               /* calls under way that use `current` */
@@ -118,16 +120,21 @@ static void describe_self(struct table_entry *self, const struct job *job,
 
 static enum hvd_status serve(struct job *job, struct hvd_error *err)
 {
-    const char *addr = job->conf.rendezvous_addr;
+    char addrs[HVD_ADDR_MAX * SERVE_ADDRS_MAX], *rest = NULL;
+    const char *list[SERVE_ADDRS_MAX];
     struct hvd_server_options opt = {
         .size = sizeof opt, .key = job->key, .job_id = job->conf.job_id,
-        .listen_addrs = &addr, .listen_addr_count = 1,
-        .port = (uint16_t)job->conf.rendezvous_port,
+        .listen_addrs = list, .port = (uint16_t)job->conf.rendezvous_port,
         .worker_count = (int)job->conf.size, .timeout_s = job->conf.timeout_s,
     };
 
     if (!job->conf.rendezvous_serve || job->conf.rank != 0)
         return HVD_OK;
+    snprintf(addrs, sizeof addrs, "%s", job->conf.rendezvous_addr);
+    for (char *addr = strtok_r(addrs, ",", &rest);
+         addr != NULL && opt.listen_addr_count < SERVE_ADDRS_MAX;
+         addr = strtok_r(NULL, ",", &rest))
+        list[opt.listen_addr_count++] = addr;
     return hvd_server_new(&opt, &job->server, err);
 }
 

@@ -158,13 +158,13 @@ void launch_rank_ended(struct launch *job, int rank, int code, int signal, const
         output_say(job->output, 1, "Process %d exit with status code %d.", rank, code);
         if (job->first_failed < 0) {
             job->first_failed = rank;
-            if (job->signal == 0 && job->ended < job->settings->np)
+            if (job->signal == 0 && job->ended < job->mine)
                 output_say(job->output, 1, "Terminating remaining workers after failure "
                            "of Process %d.", rank);
             begin_end(job, (uint32_t)job->settings->grace_ms);
         }
     }
-    if (job->ended == job->settings->np)
+    if (job->ended == job->mine)
         begin_end(job, (uint32_t)job->settings->grace_ms);
 }
 
@@ -210,11 +210,12 @@ static void start_generation(struct launch *job)
     for (int i = 0; i < job->tether_count; i++)
         if (job->settings->payload_fd >= 0)
             tether_send_payload(&job->tethers[i]);
-    for (int r = 0; r < job->settings->np; r++) {
-        say_command(job, r);
-        tether_start_rank(job->ranks[r].tether, r);
-    }
-    if (!job->ranks[0].tether->is_local)
+    for (int r = 0; r < job->settings->np; r++)
+        if (job->ranks[r].tether != NULL) {
+            say_command(job, r);
+            tether_start_rank(job->ranks[r].tether, r);
+        }
+    if (job->ranks[0].tether != NULL && !job->ranks[0].tether->is_local)
         input_start(job, job->ranks[0].tether);
 }
 
@@ -489,12 +490,27 @@ static struct tether *add_tether(struct launch *job, const char *host, bool is_l
     return tether;
 }
 
+/* --rendezvous: the ranks of this node, whatever it is called. */
+static void make_node_tether(struct launch *job)
+{
+    int host = job->settings->node.rank;
+    struct tether *tether = add_tether(job, job->settings->hosts.items[host].name, true);
+
+    for (int r = 0; r < job->settings->np; r++)
+        if (job->slots[r].host == host) {
+            job->ranks[r].tether = tether;
+            tether->rank_count++;
+            job->mine++;
+        }
+}
+
 /* One tether for all names of this machine, one for each other host. */
 static void make_tethers(struct launch *job)
 {
     struct tether *local = NULL, *tether = NULL;
     int host = -1;
 
+    job->mine = job->settings->np;
     say_verbose(job, "Filtering local host names.");
     for (int r = 0; r < job->settings->np; r++) {
         if (job->slots[r].host != host) {
@@ -550,9 +566,9 @@ static enum hvd_status choose_network(struct launch *job, struct hvd_error *err)
     }
     for (int i = 0; i < s->nic_count; i++)
         strbuf_addf(&names, "%s%s", i > 0 ? "," : "", s->nics[i]);
-    if (s->nic_count == 0 && !job->has_remote)
+    if (s->nic_count == 0 && !job->has_remote && s->node.count < 2)
         nic_add_loopback(&names);
-    if (job->has_remote)
+    if (job->has_remote || (s->node.count > 0 && s->node.rank == 0))
         nic_add_addresses(s->nics, s->nic_count, &job->addrs);
     job->nics = strdup(names.text);
     strbuf_release(&names);
@@ -571,22 +587,37 @@ static enum hvd_status start_server(struct launch *job, struct hvd_error *err)
     struct hvd_server_options opt = {
         .size = sizeof opt, .key = job->key, .job_id = job->job_id, .listen_addrs = list,
         .listen_addr_count = 1, .worker_count = job->settings->np,
+        .port = (uint16_t)job->settings->node.port,
         .timeout_s = job->settings->timeout_s};
     char *copy = strdup(job->addrs.text), *rest = NULL;
     enum hvd_status status;
 
+    job->port = job->settings->node.port;
+    if (job->settings->node.count > 0 && job->settings->node.rank != 0) {
+        free(copy);
+        return HVD_OK;
+    }
     for (char *addr = copy == NULL ? NULL : strtok_r(copy, ",", &rest);
          addr != NULL && opt.listen_addr_count < 66; addr = strtok_r(NULL, ",", &rest))
         list[opt.listen_addr_count++] = addr;
     status = hvd_server_new(&opt, &job->server, err);
+    if (status == HVD_OK)
+        job->port = hvd_server_port(job->server);
     free(copy);
     return status;
 }
 
 static enum hvd_status make_identity(struct launch *job, struct hvd_error *err)
 {
+    const struct node_settings *node = &job->settings->node;
     uint8_t random[HVD_KEY_BYTES];
 
+    if (node->count > 0) {
+        /* All launchers must come to the same. */
+        memcpy(job->key, node->key, HVD_KEY_BYTES);
+        snprintf(job->job_id, sizeof job->job_id, "%.26s:%d", node->host, node->port);
+        return HVD_OK;
+    }
     TRY(hvd_key_generate(job->key, err));
     TRY(hvd_key_generate(random, err));
     for (int i = 0; i < 16; i++)
@@ -649,7 +680,13 @@ static enum hvd_status prepare(struct launch *job, struct hvd_error *err)
     TRY(output_new(&job->loop, &out, &job->output, err));
     TRY(open_result(job, err));
     TRY(assign_slots(&s->hosts, s->np, job->slots, err));
-    make_tethers(job);
+    if (s->node.count > 0)
+        make_node_tether(job);
+    else
+        make_tethers(job);
+    if (job->mine == 0)
+        return error_set(err, HVD_INVALID, -1, "node %d has no rank of the %d", s->node.rank,
+                         s->np);
     TRY(choose_network(job, err));
     say_hosts(job);
     TRY(open_tethers(job, err));
@@ -693,7 +730,8 @@ static void close_handle(uv_handle_t *handle, void *unused)
 
 static void release(struct launch *job)
 {
-    hvd_server_free(job->server);
+    if (job->server != NULL)
+        hvd_server_free(job->server);
     input_stop(job);
     for (int i = 0; i < job->tether_count; i++) {
         tether_close(&job->tethers[i]);

@@ -57,7 +57,7 @@ struct tether {
     uint32_t cpus;
     int threads;                        /* OMP_NUM_THREADS of its workers, 0: leave it */
     int rank_count, started;            /* ranks it is to run, and has got */
-    char addr[HVD_ADDR_MAX];            /* rendezvous address this host reaches */
+    char addr[HVD_HOST_MAX];            /* rendezvous address this host reaches */
 };
 
 struct rank_state {
@@ -80,7 +80,9 @@ struct launch {
     int tether_count;
     struct slot *slots;                 /* settings->np */
     struct rank_state *ranks;
-    int ended;
+    int mine;                           /* ranks this launcher starts; all but with nodes */
+    int ended;                          /* of them */
+    int port;                           /* of the rendezvous */
     int first_failed;                   /* rank, -1: none */
     int signal;                         /* that ends the job, 0: none */
     int signal_count;

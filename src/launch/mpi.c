@@ -140,6 +140,7 @@ static void make_env(struct run *r)
     if (r->has_remote)
         env_set(&r->env, "HOROVOD_GLOO_RENDEZVOUS_ADDR", "%s", r->addrs.text);
     env_set(&r->env, "HOROVOD_GLOO_RENDEZVOUS_PORT", "%u", hvd_server_port(r->server));
+    env_set(&r->env, "HOROVOD_RENDEZVOUS_SERVE", "0");
     env_set(&r->env, "HOROVOD_JOB_ID", "%s", r->job_id);
     env_set(&r->env, "PYTHONUNBUFFERED", "1");
 }

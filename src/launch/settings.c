@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "launch/config_file.h"
+#include "launch/node.h"
 #include "launch/worker_env.h"
 
 #include <errno.h>
@@ -413,6 +414,7 @@ enum hvd_status settings_read(int argc, char **argv, struct settings *s, bool *u
     *usage_p = false;
     TRY(read_hosts(s, err));
     TRY(read_nics(s, err));
+    TRY(node_read(s, err));
     TRY(check_elastic(s, usage_p, err));
     status = config_read(&conf, err);
     if (status == HVD_OK)
@@ -423,6 +425,7 @@ enum hvd_status settings_read(int argc, char **argv, struct settings *s, bool *u
 
 void settings_release(struct settings *s)
 {
+    explicit_bzero(s->node.key, sizeof s->node.key);
     options_release(&s->options);
     hosts_release(&s->hosts);
     env_release(&s->base);

@@ -11,6 +11,15 @@
 
 enum controller { CONTROLLER_NATIVE, CONTROLLER_MPI, CONTROLLER_JSRUN };
 
+/* --rendezvous: this launcher starts the ranks of one node only. */
+struct node_settings {
+    int count;                          /* of nodes; 0: not this way of launching */
+    int rank;                           /* of this node; it is the index of its host */
+    char host[HVD_HOST_MAX];            /* of the rendezvous */
+    int port;
+    uint8_t key[HVD_KEY_BYTES];
+};
+
 struct settings {
     struct options options;             /* the words this was made of */
     int np;
@@ -18,6 +27,7 @@ struct settings {
     const char *const *command;         /* NULL-terminated */
     enum controller controller;
     bool verbose, timestamps, no_bind, skip_host_keys, is_elastic;
+    struct node_settings node;
     const char *output_dir;             /* NULL: none */
     int start_timeout_s;
     double timeout_s;                   /* rendezvous, from the first hello to the last */

@@ -56,7 +56,7 @@ static enum hvd_status take_reached(struct tether *tether, const char *body, siz
         error_set(&why, HVD_TIMEOUT, -1,
                   "host %s reaches none of the addresses of this machine (%s) at port %u; "
                   "check the network between them and --network-interface", tether->host,
-                  tether->job->addrs.text, hvd_server_port(tether->job->server));
+                  tether->job->addrs.text, tether->job->port);
         launch_fail(tether->job, &why);
         return HVD_OK;
     }
@@ -312,7 +312,7 @@ void tether_send_job(struct tether *tether)
                             ? 0 : (uint32_t)(job->settings->heartbeat_s * 1000) + 1000,
         .has_payload = job->settings->payload_fd >= 0, .bind = !job->settings->no_bind,
         .addrs = job->addrs.text,
-        .port = tether->is_local ? 0 : hvd_server_port(job->server)};
+        .port = tether->is_local ? 0 : (uint32_t)job->port};
     char *directory = tether->is_local ? NULL : getcwd(NULL, 0);
     struct env env;
 
@@ -328,7 +328,8 @@ void tether_send_job(struct tether *tether)
     free(directory);
     duplex_flush(&tether->channel);
     if (tether->is_local) {
-        snprintf(tether->addr, sizeof tether->addr, "127.0.0.1");
+        snprintf(tether->addr, sizeof tether->addr, "%s",
+                 job->settings->node.count > 0 ? job->settings->node.host : "127.0.0.1");
         tether->state = TETHER_REACHED;
     }
 }
@@ -362,7 +363,7 @@ void tether_start_rank(struct tether *tether, int rank)
         start.arg_count++;
     worker_env_identity(&job->slots[rank],
                         job->settings->hosts.items[job->slots[rank].host].name, tether->addr,
-                        hvd_server_port(job->server), job->job_id, job->generation, &env);
+                        job->port, job->job_id, job->generation, &env);
     start.env = (const char **)env.items;
     start.env_count = (uint32_t)env.count;
     agent_put_start(duplex_out(&tether->channel), &start);
