@@ -50,7 +50,7 @@ static bool reserve(struct strbuf *buf, size_t more)
 
 void strbuf_add(struct strbuf *buf, const void *bytes, size_t count)
 {
-    if (!reserve(buf, count))
+    if (count == 0 || !reserve(buf, count))
         return;
     memcpy(buf->text + buf->length, bytes, count);
     buf->length += count;

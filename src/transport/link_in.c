@@ -160,7 +160,7 @@ static char *transfer_target(struct link *l)
 
     if (in->x != NULL)
         return in->x->at + in->x->done;
-    return in->u->discard ? NULL : in->u->data + in->u->got;
+    return in->u->discard || in->u->data == NULL ? NULL : in->u->data + in->u->got;
 }
 
 /* Bytes of a plain transfer; a discarded one is read into the void. */
