@@ -114,8 +114,9 @@ static void find_place(enum source source, const struct config *conf, char *addr
         if (job == NULL)
             job = variable("PMIX_NAMESPACE");
         snprintf(addr, capacity, "127.0.0.1");
-        snprintf(text, sizeof text, "%u %s", (unsigned)getuid(),
-                 job != NULL ? job : variable("PMI_FD") ? variable("PMI_FD") : "");
+        /* MPICH names its job nowhere, but its ranks of one host have one parent. */
+        snprintf(text, sizeof text, "%u %s %d", (unsigned)getuid(), job != NULL ? job : "",
+                 job != NULL ? 0 : (int)getppid());
         *port_p = port_of(text);
     }
 }
