@@ -49,12 +49,17 @@ static int grow(struct hash *table)
     return 0;
 }
 
+int hash_reserve(struct hash *table)
+{
+    return (table->used + 1) * 4 > table->capacity * 3 ? grow(table) : 0;
+}
+
 int hash_put(struct hash *table, const char *key, size_t key_bytes, void *value)
 {
     uint32_t code = hash_code(key, key_bytes);
     struct hash_slot *slot;
 
-    if ((table->used + 1) * 4 > table->capacity * 3 && grow(table) != 0)
+    if (hash_reserve(table) != 0)
         return -1;
     slot = find(table, key, key_bytes, code);
     if (slot->key == NULL) {

@@ -42,6 +42,8 @@ static inline uint32_t hash_code(const void *data, size_t bytes)
 void *hash_get(const struct hash *table, const char *key, size_t key_bytes);
 /* Replaces a value of the same key.  -1: out of memory, the table is unchanged. */
 int hash_put(struct hash *table, const char *key, size_t key_bytes, void *value);
+/* After 0, the next hash_put cannot fail.  -1: out of memory. */
+int hash_reserve(struct hash *table);
 void *hash_remove(struct hash *table, const char *key, size_t key_bytes);
 void hash_release(struct hash *table);
 

@@ -182,6 +182,7 @@ void engine_free(struct engine *e)
     while ((node = list_pop(&e->early)) != NULL)
         free(node);                     /* node is its first member */
     free_handles(e);
+    handle_free(e->spare);
     free(e->silent);
     for (int i = 0; i < e->fusion_count; i++)
         output_free(e->fusion[i].at);
@@ -213,10 +214,14 @@ void engine_begin(struct engine *e, struct handle *h)
     }
 }
 
-static enum hvd_status refuse(struct engine *e, struct hvd_error *err)
+static enum hvd_status refuse(struct engine *e, const struct hvd_request *req,
+                              struct hvd_error *err)
 {
     if (err != NULL)
         *err = e->failure;
+    if (req != NULL)
+        error_prefix(err, "%s %.200s", engine_op_text((uint8_t)req->op),
+                     req->name != NULL ? req->name : "(unnamed)");
     return e->failure.status;
 }
 
@@ -260,7 +265,7 @@ static enum hvd_status submit_handle(struct engine *e, struct handle *h,
 
     baton_take(e);
     if (atomic_load(&e->state) != ENGINE_RUNNING)
-        TRY_OUT(refuse(e, err));
+        TRY_OUT(refuse(e, req, err));
     if (req != NULL)
         TRY_OUT(fill_all(e, h, req, err));
     *handle_p = handle_publish(e, h);
@@ -417,10 +422,27 @@ static enum hvd_status fast_step(struct engine *e, struct coll_task *task,
     }
 }
 
-static struct handle *adopt(struct engine *e, struct cached *c, struct coll_task *task,
-                            const struct hvd_request *req, struct handle *h)
+/* A handle with room for any name, kept ready, so that taking over cannot fail. */
+static struct handle *spare_new(void)
+{
+    struct handle *h = handle_new(1);
+
+    if (h != NULL)
+        h->entries[0].name = malloc(NAME_LIMIT + 1);
+    if (h != NULL && h->entries[0].name == NULL) {
+        handle_free(h);
+        return NULL;
+    }
+    return h;
+}
+
+static void adopt(struct engine *e, struct cached *c, struct coll_task *task,
+                  const struct hvd_request *req, struct handle *h)
 {
     struct entry *t = &h->entries[0];
+
+    memcpy(t->name, c->name, c->name_bytes + 1u);
+    t->name_bytes = c->name_bytes;
 
     t->set = e->sets[req->process_set];
     t->op = c->op;
@@ -443,7 +465,7 @@ static struct handle *adopt(struct engine *e, struct cached *c, struct coll_task
                  t->count * hvd_dtype_bytes(t->dtype), HVD_OK, t->name);
     e->open_entries++;
     list_append(&e->direct, &t->node);
-    return hash_put(&t->set->inflight, t->name, t->name_bytes, t) == 0 ? h : NULL;
+    BUG_ON(hash_put(&t->set->inflight, t->name, t->name_bytes, t) != 0);
 }
 
 static enum hvd_status run_fast(struct engine *e, struct cached *c,
@@ -453,7 +475,6 @@ static enum hvd_status run_fast(struct engine *e, struct cached *c,
     struct pset *s = e->sets[req->process_set];
     struct coll_call call = c->call;
     struct coll_task *task;
-    struct handle *h;
     enum hvd_status status;
     /* The time of one in 16 is taken: a look at the clock costs as much as a flag. */
     uint64_t start_ns = e->fast_runs % 16 == 0 ? clock_ns() : 0;
@@ -462,6 +483,10 @@ static enum hvd_status run_fast(struct engine *e, struct cached *c,
     call.out = req->output;
     call.count = c->plan.out_count;
     call.turn = c->turn + 1;
+    if (e->spare == NULL)
+        e->spare = spare_new();
+    if (e->spare == NULL || hash_reserve(&s->inflight) != 0)
+        return error_set(err, HVD_NOMEM, -1, "no memory for a handle");
     TRY(coll_start(s->team, &call, &task, err));
     c->turn++;
     if (s->neg != NULL)
@@ -480,15 +505,13 @@ static enum hvd_status run_fast(struct engine *e, struct cached *c,
         }
         recorder_add(e->recorder, RECORDER_DONE, HVD_ALLREDUCE, s->id,
                      call.count * hvd_dtype_bytes(c->dtype), status, c->name);
+        if (status != HVD_OK)
+            error_prefix(err, "allreduce %.200s", c->name);
         return status;
     }
-    h = handle_new(1);
-    if (h != NULL) {
-        h->entries[0].name = strdup(c->name);
-        h->entries[0].name_bytes = c->name_bytes;
-    }
-    BUG_ON(h == NULL || h->entries[0].name == NULL || adopt(e, c, task, req, h) == NULL);
-    *adopted_p = h;
+    *adopted_p = e->spare;
+    e->spare = NULL;
+    adopt(e, c, task, req, *adopted_p);
     return HVD_AGAIN;
 }
 

@@ -191,6 +191,7 @@ struct engine {
     struct handle **table;
     size_t table_size;                  /* power of two */
     hvd_handle next_id;
+    struct handle *spare;               /* for a short run that has to wait; or NULL */
 
     atomic_uint baton;                  /* 0 free, 1 taken, 2 taken and wanted */
     atomic_int waiting;                 /* user threads that sleep on a handle */
