@@ -48,7 +48,6 @@ static struct hvd_server *server_blank(void)
     s->worker_deadline_us = UINT64_MAX;
     list_init(&s->unproved);
     list_init(&s->workers);
-    list_init(&s->closing);
     list_init(&s->dead);
     return s;
 }
@@ -107,7 +106,6 @@ static void server_destroy(struct hvd_server *s)
 {
     drop_all(s, &s->unproved);
     drop_all(s, &s->workers);
-    drop_all(s, &s->closing);
     peer_free_dead(s);
     listen_close(s);
     if (s->epoll >= 0)

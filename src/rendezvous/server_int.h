@@ -29,7 +29,6 @@
     X(ENTRY,   "proved; reads an entry")                                               \
     X(WAITING, "has a seat, the table is not complete")                                \
     X(RUNNING, "has the table")                                                        \
-    X(CLOSING, "has a verdict that is still to be sent")                               \
     X(DEAD,    "closed; freed at the end of the turn")
 
 enum peer_state {
@@ -45,7 +44,7 @@ struct listener {
 };
 
 struct peer {
-    struct list node;                   /* in server.unproved, .workers, .closing, .dead */
+    struct list node;                   /* in server.unproved, .workers or .dead */
     enum peer_state state;
     int fd;                             /* from ENTRY on owned by channel */
     bool wants_write;                   /* epoll watches for it */
@@ -56,7 +55,7 @@ struct peer {
     uint8_t buffer[HS_HELLO];
     struct hs_listener proof;           /* in CONFIRM */
     struct channel channel;
-    char address[INET6_ADDRSTRLEN + 8];
+    char address[INET6_ADDRSTRLEN + 16];
 };
 
 _Static_assert(sizeof(struct peer) <= 4096, "RELIABILITY S4: cost of a stranger");
@@ -88,7 +87,6 @@ struct hvd_server {
     int unproved_count;
     struct list workers;                /* WAITING, RUNNING */
     uint64_t worker_deadline_us;        /* no worker's own deadline is earlier */
-    struct list closing;                /* in the order of their deadlines */
     struct list dead;
     struct server_counters counters;
     struct server_refusals refusals;

@@ -22,7 +22,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define CLOSING_US 5000000              /* for a verdict that the peer does not read */
 #define REFUSAL_LOG_US 1000000
 
 #define TO(state) (1u << PEER_##state)
@@ -30,10 +29,9 @@
 static const unsigned peer_may_enter[] = {
     [PEER_HELLO] = TO(CONFIRM) | TO(DEAD),
     [PEER_CONFIRM] = TO(ENTRY) | TO(DEAD),
-    [PEER_ENTRY] = TO(WAITING) | TO(CLOSING) | TO(DEAD),
-    [PEER_WAITING] = TO(RUNNING) | TO(CLOSING) | TO(DEAD),
+    [PEER_ENTRY] = TO(WAITING) | TO(DEAD),
+    [PEER_WAITING] = TO(RUNNING) | TO(DEAD),
     [PEER_RUNNING] = TO(DEAD),
-    [PEER_CLOSING] = TO(DEAD),
 };
 
 static bool is_unproved(const struct peer *p)
@@ -149,12 +147,11 @@ void peer_push_out_oldest(struct hvd_server *s)
 static void watch(struct hvd_server *s, struct peer *p)
 {
     bool writes = p->channel.unsent_n > 0;
-    struct epoll_event e = {.data.ptr = p};
+    struct epoll_event e = {.events = EPOLLIN | (writes ? EPOLLOUT : 0u), .data.ptr = p};
 
-    if (writes == p->wants_write && p->state != PEER_CLOSING)
+    if (writes == p->wants_write)
         return;
     p->wants_write = writes;
-    e.events = (p->state == PEER_CLOSING ? 0u : EPOLLIN) | (writes ? EPOLLOUT : 0u);
     if (epoll_ctl(s->epoll, EPOLL_CTL_MOD, p->fd, &e) != 0)
         peer_drop(s, p);
 }
@@ -170,20 +167,14 @@ static enum hvd_status send_verdict(struct hvd_server *s, struct peer *p,
                         &err);
 }
 
-/* The verdict, and then the end. */
+/* The verdict, and then the end.  It is the first thing the peer is sent, so the socket
+ * takes it whole. */
 static void peer_dismiss(struct hvd_server *s, struct peer *p,
                          const struct hvd_error *verdict)
 {
     log_debug("%s, rank %d: %s", p->address, p->rank, verdict->text);
-    if (send_verdict(s, p, verdict) != HVD_OK || p->channel.unsent_n == 0) {
-        peer_drop(s, p);
-        return;
-    }
-    if (has_seat(s, p))
-        meeting_leave(&s->meeting, p->rank, clock_us());
-    p->deadline_us = clock_us() + CLOSING_US;
-    peer_enter(s, p, PEER_CLOSING, &s->closing);
-    watch(s, p);
+    send_verdict(s, p, verdict);
+    peer_drop(s, p);
 }
 
 void peer_tell_all(struct hvd_server *s, const struct hvd_error *err, bool running)
@@ -426,14 +417,6 @@ static void on_worker(struct hvd_server *s, struct peer *p, uint32_t events)
     peer_drop(s, p);
 }
 
-static void on_closing(struct hvd_server *s, struct peer *p)
-{
-    struct hvd_error err;
-
-    if (channel_flush(&p->channel, &err) != HVD_AGAIN)
-        peer_drop(s, p);
-}
-
 void peer_handle(struct hvd_server *s, struct peer *p, uint32_t events)
 {
     switch (p->state) {
@@ -449,9 +432,6 @@ void peer_handle(struct hvd_server *s, struct peer *p, uint32_t events)
     case PEER_WAITING:
     case PEER_RUNNING:
         on_worker(s, p, events);
-        break;
-    case PEER_CLOSING:
-        on_closing(s, p);
         break;
     case PEER_DEAD:                     /* closed earlier in the same turn */
         break;
@@ -527,24 +507,17 @@ static void expire_workers(struct hvd_server *s, uint64_t now_us)
     }
 }
 
-static struct peer *first_of(const struct list *peers)
-{
-    return list_is_empty(peers) ? NULL : list_entry(peers->next, struct peer, node);
-}
-
 void peer_expire(struct hvd_server *s, uint64_t now_us)
 {
     struct hvd_error err;
-    struct peer *p;
 
     list_each_safe(node, &s->unproved) {
-        p = list_entry(node, struct peer, node);
+        struct peer *p = list_entry(node, struct peer, node);
+
         if (p->deadline_us <= now_us)
             peer_refuse(s, p, is_unproved(p) ? "it did not prove the job key in time"
                                              : "it did not send its entry in time");
     }
-    while ((p = first_of(&s->closing)) != NULL && p->deadline_us <= now_us)
-        peer_drop(s, p);
     expire_workers(s, now_us);
     if (meeting_deadline_us(&s->meeting) <= now_us) {
         meeting_timed_out(&s->meeting, now_us, &err);
@@ -561,8 +534,6 @@ uint64_t peer_next_deadline_us(const struct hvd_server *s)
 {
     uint64_t next = earlier(s->worker_deadline_us, meeting_deadline_us(&s->meeting));
 
-    if (first_of(&s->closing) != NULL)
-        next = earlier(next, first_of(&s->closing)->deadline_us);
     list_each(node, &s->unproved)
         next = earlier(next, list_entry(node, struct peer, node)->deadline_us);
     return next;

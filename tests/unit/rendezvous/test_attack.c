@@ -526,6 +526,29 @@ TEST(a_flood_of_strangers_keeps_nobody_out, .limit_s = 60)
     hvd_server_free(s);
 }
 
+/* A wire tapper's recorded HELLO fits; it must not push honest workers out either. */
+TEST(replayed_hellos_keep_nobody_out)
+{
+    enum { MANY = SERVER_UNPROVED + 100 };
+    struct hvd_server *s = server_up(server_options(1));
+    static int fds[MANY];
+    uint8_t reply[HS_REPLY];
+
+    record(hvd_server_port(s));
+    await_status(s, "gone");
+    for (int i = 0; i < MANY; i++) {
+        fds[i] = raw_connect(hvd_server_port(s));
+        CHECK(raw_send(fds[i], tape.hello, HS_HELLO));
+        CHECK(raw_receive(fds[i], reply, HS_REPLY));
+    }
+    CHECK_EQ(counters_of(s).pushed_out, (uint64_t)(MANY - SERVER_UNPROVED));
+    CHECK(raw_is_dropped(fds[0]));      /* the oldest went first */
+    check_honest(s);
+    for (int i = 0; i < MANY; i++)
+        close(fds[i]);
+    hvd_server_free(s);
+}
+
 /* ---- False servers ---------------------------------------------------------------- */
 
 struct false_server {
@@ -630,6 +653,87 @@ TEST(a_false_server_is_recognised)
     check_false(answer_reflection, HVD_AUTH, "did not prove");
     check_false(answer_without_key, HVD_AUTH, "did not prove");
     check_false(answer_version, HVD_VERSION, "protocol 9 (horovod 9.9.9)");
+}
+
+/* It holds the key, but does not do what a server does. */
+static const uint8_t *bad_body;
+static size_t bad_n;
+static enum rdv_kind bad_kind;
+
+static void answer_badly(int fd, const uint8_t *hello)
+{
+    struct hs_identity self = {HS_RENDEZVOUS, HS_ANY_RANK, HS_ANY_RANK, HS_ANY_GENERATION,
+                               "job"};
+    uint8_t reply[HS_REPLY], confirm[HS_CONFIRM];
+    struct channel_message m;
+    struct hs_listener l;
+    struct hs_keys keys;
+    struct hvd_error err;
+    struct channel c;
+
+    CHECK_OK(hs_accept(&l, test_key, &self, hello, reply, &err), err);
+    CHECK(raw_send(fd, reply, sizeof reply));
+    CHECK(raw_receive(fd, confirm, sizeof confirm));
+    CHECK_OK(hs_accept_finish(&l, confirm, &keys, &err), err);
+    CHECK_OK(channel_init(&c, dup(fd), &keys, RDV_BODY_MAX, &err), err);
+    CHECK_OK(channel_receive(&c, &m, &err), err);
+    if (bad_n > 0)
+        CHECK_OK(channel_send(&c, bad_kind, bad_body, bad_n, &err), err);
+    (void)channel_receive(&c, &m, &err);        /* until the worker leaves */
+    channel_release(&c);
+}
+
+static void check_bad_server(enum rdv_kind kind, const uint8_t *body, size_t n,
+                             enum hvd_status status, const char *text)
+{
+    struct false_server f;
+    struct worker w;
+
+    bad_kind = kind, bad_body = body, bad_n = n;
+    false_start(&f, answer_badly);
+    w = worker_of(f.port, 0, 1);
+    w.opt.deadline_us = clock_us() + 400000;
+    CHECK_EQ(worker_join(&w), status);
+    CHECK_HAS(w.err.text, text);
+    false_stop(&f);
+}
+
+TEST(a_server_that_holds_the_key_must_keep_to_the_protocol)
+{
+    struct table_entry e = worker_entry(0, 1, 0);
+    struct table t = {0, 1, &e};
+    struct hvd_error err;
+    uint8_t *bytes;
+    size_t n;
+
+    e.pid = 1;                          /* not what the worker has sent */
+    CHECK_OK(put_table(&t, &bytes, &n, &err), err);
+    check_bad_server(RDV_TABLE, bytes, n, HVD_PROTO, "does not hold what rank 0 has sent");
+    check_bad_server(RDV_TABLE, bytes, n - 1, HVD_PROTO, "table");
+    check_bad_server(RDV_ENTRY, bytes, n, HVD_PROTO, "sent kind 1");
+    check_bad_server(RDV_VERDICT, bytes, 4, HVD_PROTO, "verdict: 4 bytes");
+    check_bad_server(RDV_TABLE, bytes, 0, HVD_TIMEOUT, "did not answer in time");
+    free(bytes);
+}
+
+static void answer_late(int fd, const uint8_t *hello)
+{
+    (void)hello;
+    (void)raw_is_dropped(fd);
+}
+
+TEST(who_accepts_and_says_nothing_is_named)
+{
+    struct false_server f;
+    struct worker w;
+
+    false_start(&f, answer_late);
+    w = worker_of(f.port, 0, 1);
+    w.opt.deadline_us = clock_us() + 300000;
+    CHECK_EQ(worker_join(&w), HVD_TIMEOUT);
+    CHECK_HAS(w.err.text, "127.0.0.1 port");
+    CHECK_HAS(w.err.text, "does not answer");
+    false_stop(&f);
 }
 
 TEST(a_worker_with_the_wrong_key_is_told_so_at_once)

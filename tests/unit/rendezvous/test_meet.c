@@ -5,6 +5,7 @@
 #include "base/log.h"
 
 #include <dirent.h>
+#include <netinet/tcp.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/resource.h>
@@ -140,6 +141,17 @@ TEST(a_new_generation_refuses_the_old_one)
     hvd_server_free(s);
 }
 
+TEST(an_impossible_generation_is_the_end_of_the_job)
+{
+    struct hvd_server *s = server_up(server_options(1));
+    struct worker w = worker_of(hvd_server_port(s), 0, 1);
+
+    hvd_server_next_generation(s, 0);
+    CHECK_EQ(worker_join(&w), HVD_ABORTED);
+    CHECK_HAS(w.err.text, "a job of 0 workers");
+    hvd_server_free(s);
+}
+
 TEST(who_waits_in_the_old_generation_is_told_of_the_new_one)
 {
     struct hvd_server *s = server_up(server_options(2));
@@ -190,6 +202,23 @@ TEST(missing_ranks_are_named_at_the_workers_own_deadline)
     CHECK_HAS(w.err.text, "missing: ranks 0, 2");
     CHECK(w.took_us < 2000000);
     await_gone(s, "waiting");
+    hvd_server_free(s);
+}
+
+TEST(workers_with_different_deadlines_are_told_one_after_the_other)
+{
+    struct hvd_server *s = server_up(server_options(3));
+    struct worker w[2];
+
+    w[0] = worker_of(hvd_server_port(s), 0, 3);
+    w[1] = worker_of(hvd_server_port(s), 1, 3);
+    w[0].opt.deadline_us = clock_us() + 400000;
+    w[1].opt.deadline_us = clock_us() + 1200000;
+    join_all(w, 2);
+    CHECK_EQ(w[0].status, HVD_TIMEOUT);
+    CHECK_HAS(w[0].err.text, "missing: ranks 2;");
+    CHECK_EQ(w[1].status, HVD_TIMEOUT);
+    CHECK_HAS(w[1].err.text, "missing: ranks 0, 2;");
     hvd_server_free(s);
 }
 
@@ -438,6 +467,18 @@ TEST(nobody_there_names_address_port_and_cause)
     CHECK_HAS(w.err.text, "firewall");
 }
 
+TEST(a_broken_connection_is_tried_again)
+{
+    struct hvd_server *s = server_up(server_options(1));
+    struct worker w = worker_of(hvd_server_port(s), 0, 1);
+
+    CHECK(fault_setup("rendezvous.connect times=3 reset", 0));
+    CHECK_OK(worker_join(&w), w.err);
+    CHECK(fault_count("rendezvous.connect") >= 4);
+    worker_end(&w);
+    hvd_server_free(s);
+}
+
 TEST(the_first_address_that_answers_wins)
 {
     struct hvd_server *s = server_up(server_options(1));
@@ -506,9 +547,13 @@ TEST(a_port_in_use_is_named_with_its_owner)
     hvd_server_free(s);
 }
 
+static const char long_id[] = "a job id of more than sixty-four bytes, which has no place in "
+                              "a hello";
+
 TEST(bad_options_are_refused)
 {
-    static const char *const names[] = {"localhost"};
+    static const char *const names[] = {"localhost"}, *const zones[] = {"fe80::1%nozone"};
+    static const char *const foreign[] = {"192.0.2.1"};
     struct hvd_server_options opt = server_options(0);
     struct hvd_server *s;
     struct hvd_error err;
@@ -521,6 +566,28 @@ TEST(bad_options_are_refused)
     CHECK_EQ(hvd_server_new(&opt, &s, &err), HVD_INVALID);
     opt = server_options(1), opt.key = NULL;
     CHECK_EQ(hvd_server_new(&opt, &s, &err), HVD_INVALID);
+    opt = server_options(1), opt.timeout_s = -1;
+    CHECK_EQ(hvd_server_new(&opt, &s, &err), HVD_INVALID);
+    opt = server_options(1), opt.job_id = long_id;
+    CHECK_EQ(hvd_server_new(&opt, &s, &err), HVD_INVALID);
+    opt = server_options(1), opt.listen_addrs = zones, opt.listen_addr_count = 1;
+    CHECK_EQ(hvd_server_new(&opt, &s, &err), HVD_INVALID);
+    opt = server_options(1), opt.listen_addrs = foreign, opt.listen_addr_count = 1;
+    CHECK_EQ(hvd_server_new(&opt, &s, &err), HVD_SYS);
+    CHECK_HAS(err.text, "cannot listen on 192.0.2.1 port 0");
+    opt = server_options(1), opt.listen_addrs = foreign, opt.listen_addr_count = 65;
+    CHECK_EQ(hvd_server_new(&opt, &s, &err), HVD_INVALID);
+}
+
+TEST(bad_options_of_a_worker_are_refused)
+{
+    struct worker w = worker_of(4242, 0, 1);
+
+    w.opt.job_id = long_id;
+    CHECK_EQ(worker_join(&w), HVD_INVALID);
+    w = worker_of(4242, 0, 1);
+    w.opt.generation = 1;
+    CHECK_EQ(worker_join(&w), HVD_INVALID);
 }
 
 TEST(a_status_that_does_not_fit_is_cut_and_measured)
@@ -545,6 +612,72 @@ TEST(without_descriptors_it_pauses_and_goes_on)
     CHECK_EQ(fault_count("rendezvous.accept") >= 3, true);
     CHECK_EQ(counters_of(s).accept_pauses, 3u);
     worker_end(&w);
+    hvd_server_free(s);
+}
+
+/* Its window is as small as it gets, and it does not read. */
+static int slow_connect(uint16_t port)
+{
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons(port),
+                            .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), few = 4096, small = 536;
+
+    setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &few, sizeof few);
+    setsockopt(fd, IPPROTO_TCP, TCP_MAXSEG, &small, sizeof small);
+    CHECK_EQ(connect(fd, (struct sockaddr *)&a, sizeof a), 0);
+    return fd;
+}
+
+static void send_large_entry(struct channel *c, int rank, int size)
+{
+    struct table_entry e = worker_entry(rank, size, 0);
+    struct hvd_error err;
+    uint8_t *body;
+    size_t n;
+
+    memset(e.host, 'h', sizeof e.host - 1);
+    memset(e.config_text, 'c', sizeof e.config_text - 1);
+    CHECK_OK(put_rdv_entry(&e, 20000, &body, &n, &err), err);
+    CHECK_OK(channel_send(c, RDV_ENTRY, body, n, &err), err);
+    free(body);
+}
+
+static void check_large_table(struct channel *c, int size)
+{
+    struct channel_message m;
+    struct hvd_error err;
+    struct table t;
+
+    CHECK_OK(channel_receive(c, &m, &err), err);
+    CHECK_EQ(m.kind, RDV_TABLE);
+    CHECK_OK(get_table(&t, m.body, m.n, &err), err);
+    CHECK_EQ(t.count, size);
+    table_release(&t);
+}
+
+TEST(a_slow_reader_gets_its_table_and_delays_nobody)
+{
+    enum { MANY = 400 };
+    static struct channel c[MANY];
+    struct hvd_server *s = server_up(server_options(MANY));
+    struct hvd_error err;
+
+    for (int i = 0; i < MANY; i++) {
+        raw_prove(i == 0 ? slow_connect(hvd_server_port(s))
+                         : raw_connect(hvd_server_port(s)), i, 0, &c[i]);
+        send_large_entry(&c[i], i, MANY);
+    }
+    for (int i = MANY - 1; i > 0; i--)
+        check_large_table(&c[i], MANY);
+    hvd_server_abort(s, 7, "behind the table");
+    check_large_table(&c[0], MANY);
+    for (int i = 0; i < MANY; i++) {
+        struct channel_message m;
+
+        CHECK_OK(channel_receive(&c[i], &m, &err), err);
+        CHECK_EQ(m.kind, RDV_VERDICT);
+        channel_release(&c[i]);
+    }
     hvd_server_free(s);
 }
 
