@@ -30,8 +30,9 @@ struct dial_result {
     const struct dial_target *target;   /* of the array given */
 };
 
-/* Connects to all targets at once, at begin_us (0: now); the first that proves the key wins.  Who refuses the
- * connection is tried again until the deadline: the server may start after its workers.
+/* Connects to all targets at once, at begin_us (0: now); the first that proves the key
+ * wins.  Who refuses the connection is tried again until the deadline: the server may
+ * start after its workers.
  * Errors: HVD_TIMEOUT, HVD_AUTH, HVD_VERSION, HVD_SYS; all name address and cause. */
 enum hvd_status dial_race(const struct dial_target *targets, int count,
                           const uint8_t key[HS_KEY], const struct hs_identity *id,

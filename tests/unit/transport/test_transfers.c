@@ -22,7 +22,7 @@ static void run_pairs(harness_fn body)
         harness_run(&pairs[i], body);
 }
 
-/* ---- Cancelling -------------------------------------------------------------------- */
+/* ---- Cancelling ------------------------------------------------------------------ */
 
 enum { LARGE = 16 << 20 };              /* more than sockets hold and a round moves */
 
@@ -118,7 +118,7 @@ TEST(a_rank_sends_to_itself)
     harness_run(&(struct harness){.size = 1}, to_self);
 }
 
-/* ---- Breaking the rules ----------------------------------------------------------------- */
+/* ---- Breaking the rules ---------------------------------------------------------- */
 
 static void wrong_length(struct harness_rank *r)
 {
@@ -194,7 +194,7 @@ TEST(changed_bytes_are_noticed)
     harness_run(&pairs[2], tampered);
 }
 
-/* ---- Many at once --------------------------------------------------------------------------- */
+/* ---- Many at once ---------------------------------------------------------------- */
 
 /* A small transfer that is handed in after a large one arrives first. */
 static void small_overtakes(struct harness_rank *r)
@@ -224,7 +224,7 @@ TEST(a_small_transfer_does_not_wait_for_a_large_one)
     run_pairs(small_overtakes);
 }
 
-/* ---- Waking ------------------------------------------------------------------------------------ */
+/* ---- Waking ---------------------------------------------------------------------- */
 
 /* A storm of single bytes between sleepers: a lost wake-up is a hang. */
 static void ping_pong(struct harness_rank *r)
@@ -382,7 +382,7 @@ TEST(a_thread_sleeps_while_another_owns_the_mesh)
     run_pairs(two_threads);
 }
 
-/* ---- Goodbye -------------------------------------------------------------------------------------- */
+/* ---- Goodbye --------------------------------------------------------------------- */
 
 struct box {
     int count;
