@@ -21,7 +21,6 @@
 struct harness_shared {
     atomic_uint come, turn;             /* barrier */
     struct table_entry entries[HARNESS_RANKS];
-    uint8_t key[HS_KEY];
     _Atomic uint64_t words[64];
 };
 
@@ -31,8 +30,6 @@ static struct harness_shared *shared_new(void)
                                     MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 
     CHECK(s != MAP_FAILED);
-    for (int i = 0; i < HS_KEY; i++)
-        s->key[i] = (uint8_t)(i * 7 + 1);
     return s;
 }
 
@@ -63,24 +60,32 @@ static enum hvd_status form(struct harness_rank *r)
     const struct harness *h = r->harness;
     double timeout_s = h->timeout_s > 0 ? h->timeout_s : 10;
     struct mesh_options opt = {
-        .conf = &r->conf, .key = r->shared->key, .job_id = "harness", .generation = 1,
+        .conf = &r->conf, .key = r->key, .job_id = "harness", .generation = 1,
         .deadline_us = clock_us() + (uint64_t)(timeout_s * 1e6),
         .board_bytes = h->board_bytes > 0 ? h->board_bytes : 1 << 20};
     struct table table = {1, r->size, r->shared->entries};
     struct mesh_listener *listener = NULL;
     struct table_entry *self = &r->shared->entries[r->rank];
+    enum hvd_status status;
 
     *self = (struct table_entry){.rank = r->rank, .size = r->size, .local_rank = -1,
                                  .local_size = -1, .cross_rank = -1, .cross_size = -1,
                                  .generation = 1};
-    CHECK_OK(mesh_listen(&opt, self, &listener, &r->err), r->err);
+    status = mesh_listen(&opt, self, &listener, &r->err);
+
     harness_barrier(r);
+    if (status != HVD_OK)
+        return status;
     return mesh_open(&opt, listener, &table, &r->mesh, &r->err);
 }
 
 static void run_rank(struct harness_rank *r, harness_fn body)
 {
     configure(r);
+    for (int i = 0; i < HS_KEY; i++)
+        r->key[i] = (uint8_t)(i * 7 + 1);
+    if (r->harness->prepare != NULL)
+        r->harness->prepare(r);
     r->opened = form(r);
     if (r->opened != HVD_OK && !r->harness->may_fail)
         check_fail(__FILE__, __LINE__, "rank %d: mesh_open: %s: %s", r->rank,
@@ -185,6 +190,11 @@ void harness_barrier(struct harness_rank *r)
 _Atomic uint64_t *harness_word(struct harness_rank *r, int index)
 {
     return &r->shared->words[index];
+}
+
+const struct table_entry *harness_entry(struct harness_rank *r, int rank)
+{
+    return &r->shared->entries[rank];
 }
 
 pid_t harness_pid(struct harness_rank *r, int rank)

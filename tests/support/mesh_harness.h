@@ -16,6 +16,8 @@
 
 #define HARNESS_RANKS 16
 
+struct harness_rank;
+
 struct harness {
     int size;
     int hosts;                          /* 0: one */
@@ -29,6 +31,7 @@ struct harness {
     size_t board_bytes;                 /* 0: 1 MiB */
     const char *fault;                  /* of all ranks; the spec may name one */
     bool may_fail;                      /* forming: the body looks at r->opened */
+    void (*prepare)(struct harness_rank *r);    /* before the listeners are opened */
     void *context;
 };
 
@@ -39,6 +42,7 @@ struct harness_rank {
     const struct harness *harness;
     struct mesh *mesh;
     struct config conf;
+    uint8_t key[32];                    /* equal on all ranks; prepare may change it */
     enum hvd_status opened;             /* HVD_OK, or why there is no mesh */
     struct hvd_error err;
     struct harness_shared *shared;
@@ -55,6 +59,8 @@ void harness_run_processes(const struct harness *h, harness_fn body, int *status
 
 /* All ranks of the run, thread or process. */
 void harness_barrier(struct harness_rank *r);
+/* What rank tells the others about itself; known after all have listened. */
+const struct table_entry *harness_entry(struct harness_rank *r, int rank);
 /* A word that all ranks share, also between processes. */
 _Atomic uint64_t *harness_word(struct harness_rank *r, int index);   /* 0 .. 63 */
 /* The pid of each rank, known after forming. */
