@@ -1,0 +1,255 @@
+"""init and shutdown, queries, waiting threads, timeline, elastic state."""
+import ctypes
+import json
+import os
+import signal
+import tempfile
+import threading
+import time
+
+import torch
+
+import horovod.torch as hvd
+from cases import case, equal, raises
+
+HIE = hvd.HorovodInternalError
+
+
+@case(started=False)
+def before_and_after():
+    rank, size = int(os.environ["HOROVOD_RANK"]), int(os.environ["HOROVOD_SIZE"])
+    for query in (hvd.rank, hvd.size, hvd.local_rank, hvd.cross_size,
+                  hvd.mpi_ops.is_homogeneous, hvd.mpi_threads_supported, hvd.stop_timeline):
+        raises(ValueError, query)
+    assert not hvd.is_initialized()
+    for call in (lambda: hvd.allreduce(torch.ones(1)), lambda: hvd.allreduce_(torch.ones(1)),
+                 lambda: hvd.allgather(torch.ones(1)), lambda: hvd.broadcast_(torch.ones(1), 0),
+                 lambda: hvd.alltoall(torch.ones(4)), lambda: hvd.reducescatter(torch.ones(4)),
+                 hvd.barrier, hvd.join):
+        raises(HIE, call)
+    assert hvd.gloo_built() and not hvd.mpi_built() and hvd.nccl_built() == 0
+    library = hvd.mpi_ops._basics.MPI_LIB_CTYPES
+    assert library.horovod_rank() == -1 and library.horovod_reduce_op_product() == 5
+    hvd.shutdown()
+    for _ in range(3):
+        hvd.init()
+        hvd.init()
+        assert (hvd.rank(), hvd.size()) == (rank, size) and hvd.is_initialized()
+        assert (hvd.local_rank(), hvd.local_size()) == (rank, size)
+        assert (hvd.cross_rank(), hvd.cross_size()) == (0, 1) and hvd.mpi_ops.is_homogeneous()
+        assert library.horovod_rank() == rank and hvd.gloo_enabled()
+        assert hvd.global_process_set.ranks == list(range(size))
+        count = ctypes.c_int(library.horovod_number_of_process_sets())
+        assert count.value == 1
+        assert hvd.allreduce_async(torch.ones(1)) == 1      # numbers begin again
+        hvd.barrier()
+        hvd.shutdown()
+        hvd.shutdown()
+        assert not hvd.is_initialized()
+        raises(HIE, hvd.allreduce, torch.ones(1))
+
+
+@case(2, 3, started=False)
+def again_and_again():
+    for i in range(40):
+        hvd.init()
+        equal(hvd.allreduce(torch.ones(3), op=hvd.Sum), torch.full((3,), float(hvd.size())))
+        hvd.barrier()
+        hvd.shutdown()
+
+
+@case(2, 3, started=False)
+def shutdown_with_operations_in_flight():
+    hvd.init()
+    if hvd.rank() == 0:
+        handles = [hvd.allreduce_async(torch.ones(1000), name=f"f.{i}") for i in range(20)]
+        assert len(set(handles)) == 20
+    hvd.barrier()
+    hvd.shutdown()
+    hvd.init()
+    hvd.barrier()
+    hvd.shutdown()
+
+
+@case(2, 3, started=False)
+def a_remote_shutdown():
+    """Who waits for a rank that has left gets an error and can begin again."""
+    hvd.init()
+    if hvd.rank() == 0:
+        hvd.barrier()
+        hvd.shutdown()
+    else:
+        hvd.barrier()
+        e = raises(HIE, hvd.allreduce, torch.ones(3), name="nobody")
+        assert e.status == "SHUTDOWN", e.status
+        raises(HIE, hvd.allreduce, torch.ones(3))
+        assert hvd.is_initialized() and hvd.size() > 1
+        hvd.shutdown()
+    hvd.init()
+    hvd.barrier()
+    hvd.shutdown()
+
+
+@case(2, 3, started=False)
+def abort_from_another_thread():
+    hvd.init()
+    hvd.barrier()
+    if hvd.rank() == 1:
+        timer = threading.Timer(0.2, hvd.abort, ["enough of this"])
+        timer.start()
+    e = raises(HIE, hvd.allreduce, torch.ones(3), name=f"different.{hvd.rank()}")
+    assert "enough of this" in str(e), e
+    hvd.shutdown()
+    hvd.init()
+    hvd.barrier()
+    hvd.shutdown()
+
+
+@case(2)
+def waiting_leaves_python_free():
+    """The GIL is released, and Ctrl-C works within 200 ms."""
+    ticks = []
+    stop = threading.Event()
+
+    def tick():
+        while not stop.wait(0.01):
+            ticks.append(1)
+    thread = threading.Thread(target=tick)
+    thread.start()
+    if hvd.rank() == 0:
+        for wait in (lambda: hvd.allreduce_(torch.ones(3), name="late"),
+                     lambda: hvd.synchronize(hvd.allreduce_async(torch.ones(3), name="later")),
+                     hvd.barrier):
+            timer = threading.Timer(0.3, os.kill, [os.getpid(), signal.SIGINT])
+            start = time.monotonic()
+            timer.start()
+            raises(KeyboardInterrupt, wait)
+            assert 0.25 < time.monotonic() - start < 0.8
+        assert len(ticks) > 20
+    stop.set()
+    thread.join()
+    hvd.allgather_object(0, name="come")
+    if hvd.rank() == 1:
+        hvd.allreduce_(torch.ones(3), name="late")
+        hvd.allreduce_(torch.ones(3), name="later")
+        hvd.barrier()
+    equal(hvd.allreduce(torch.ones(3), op=hvd.Sum, name="fresh"), torch.full((3,), 2.0))
+
+
+@case(2, env={"HOROVOD_TIMELINE": "DYNAMIC"})
+def timeline():
+    with tempfile.TemporaryDirectory() as directory:
+        for mark in (True, False):
+            path = os.path.join(directory, f"timeline.{mark}.json")
+            hvd.start_timeline(path, mark_cycles=mark)
+            for _ in range(3):
+                hvd.allreduce(torch.ones(3), name='test_allreduce "quoted"\\')
+            hvd.stop_timeline()
+            hvd.stop_timeline()
+            if hvd.rank() == 0:
+                with open(path) as file:
+                    text = file.read()
+                json.loads(text)
+                assert "allreduce.test_allreduce" in text and "ALLREDUCE" in text
+                assert "NEGOTIATE_ALLREDUCE" in text
+                assert ("CYCLE_START" in text) == mark
+                assert "start_time_since_epoch_in_micros" in text
+            hvd.barrier()
+
+
+@case(1)
+def timeline_must_be_asked_for():
+    raises(ValueError, hvd.start_timeline, "/nowhere")
+
+
+@case(1, 2)
+def statistics():
+    for _ in range(3):
+        hvd.allreduce(torch.ones(100), name="counted")
+    stats = hvd.stats()
+    assert stats["size"] == hvd.size() and stats["operations"]["allreduce"]["count"] >= 3
+
+
+@case(2, 3)
+def elastic_state():
+    r = hvd.rank()
+    torch.manual_seed(r)
+    model = torch.nn.Linear(2, 2)
+    opt = torch.optim.SGD(model.parameters(), lr=0.1 * (r + 1), momentum=0.9)
+    model(torch.ones(1, 2)).sum().backward()
+    opt.step()
+    sampler = hvd.elastic.ElasticSampler(list(range(10)), shuffle=False)
+    state = hvd.elastic.TorchState(model, opt, sampler=sampler, epoch=r, nothing=None)
+    sampler.record_batch(0, 1)
+    sampler.processed_num += r
+    state.sync()
+    assert state.epoch == 0 and opt.param_groups[0]["lr"] == 0.1
+    assert sampler.processed_num == hvd.size()
+    everybody = hvd.allgather(model.weight.detach().reshape(1, -1))
+    assert bool((everybody == everybody[0]).all())
+    before = model.weight.detach().clone()
+    with torch.no_grad():
+        model.weight.add_(1)
+    state.epoch = 5
+    state.restore()
+    equal(model.weight.detach(), before)
+    assert state.epoch == 0
+    with torch.no_grad():
+        model.weight.add_(1)
+    state.epoch = 6
+    state.commit()
+    state.restore()
+    equal(model.weight.detach(), before + 1)
+    assert state.epoch == 6
+    if r == 1:
+        state.on_hosts_updated(10, 1)
+    e = raises(RuntimeError, state.check_host_updates)
+    assert e.skip_sync is True
+    state.check_host_updates()
+    if r == 0:
+        state.on_hosts_updated(20, 2)
+    assert raises(RuntimeError, state.commit).skip_sync is False
+
+
+@case(2, 3)
+def elastic_run():
+    """A failure restores the last commit, forms the job again and goes on."""
+    r = hvd.rank()
+    state = hvd.elastic.TorchState(step=0, log=None)
+    calls = []
+
+    @hvd.elastic.run
+    def train(state):
+        calls.append(state.step)
+        while state.step < 4:
+            hvd.allreduce(torch.ones(2), name="work")
+            state.step += 1
+            if state.step == 2:
+                state.commit()
+            if state.step == 3 and len(calls) == 1:
+                raise HIE("something broke")
+        return state.step
+    resets = []
+    state.register_reset_callbacks([lambda: resets.append(hvd.size())])
+    assert train(state) == 4 and calls == [0, 2] and resets == [hvd.size()]
+
+
+@case(1, 2, 3)
+def elastic_sampler():
+    n, r = hvd.size(), hvd.rank()
+    sampler = hvd.elastic.ElasticSampler(list(range(20)), shuffle=False)
+    assert list(sampler) == list(range(20 + -20 % n))[r::n] or len(sampler) == -(-20 // n)
+    first = list(sampler)
+    assert list(sampler) == first
+    sampler.record_batch(0, 2)
+    assert sampler.processed_num == 2 * n
+    sampler.reset()
+    assert sampler.remaining_indices == list(range(2 * n, 20))
+    saved = sampler.state_dict()
+    sampler.set_epoch(1)
+    assert sampler.processed_num == 0 and len(sampler.remaining_indices) == 20
+    sampler.load_state_dict(saved)
+    assert sampler.processed_num == 2 * n and sampler.epoch == 0
+    shuffled = hvd.elastic.ElasticSampler(list(range(20)), seed=3)
+    everybody = hvd.allgather_object(list(shuffled), name="samples")
+    assert sorted(set(sum(everybody, []))) == list(range(20))
