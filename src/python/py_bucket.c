@@ -53,12 +53,13 @@ struct reducer {
     PyObject *module;
     PyObject *odd;                      /* odd(index, gradient) -> kept */
     PyObject *renew;                    /* renew(index, view) -> new view, rule 7 */
-    PyObject *complete;                 /* complete(): all slots are ready */
+    PyObject *complete;                 /* complete(): all slots have counted down */
     struct slot *slots;
     struct bucket *buckets;
     int slot_count, bucket_count;
     int passes, silent;
-    int touched;                        /* slots that have counted down */
+    int touched;                        /* slots that have begun to count down */
+    int counting;                       /* slots that have not counted down to 0 */
     int missing;                        /* slots that are not taken */
     bool planned;
 };
@@ -222,11 +223,12 @@ static PyObject *slot_call(PyObject *object, PyObject *args, PyObject *kwargs)
                             "backward_passes_per_step, or within no_sync()", r->passes);
     if (slot->delay == r->passes)
         r->touched++;
-    if (--slot->delay > 0 || !r->planned)
+    if (--slot->delay > 0)
         Py_RETURN_NONE;
-    if (slot_take(r, self->index, param) != 0)
+    r->counting--;
+    if (r->planned && slot_take(r, self->index, param) != 0)
         return NULL;
-    if (r->missing == 0)
+    if (r->counting == 0)
         return PyObject_CallNoArgs(r->complete);
     Py_RETURN_NONE;
 }
@@ -266,7 +268,7 @@ static void reducer_rearm(struct reducer *r)
     for (int i = 0; i < r->bucket_count; i++)
         r->buckets[i].missing = r->buckets[i].member_count;
     r->touched = 0;
-    r->missing = r->slot_count;
+    r->missing = r->counting = r->slot_count;
 }
 
 /* Drops what is in flight: the memory stays alive until the engine is done with it. */
@@ -356,6 +358,7 @@ static PyObject *reducer_add(PyObject *object, PyObject *unused)
     slots[r->slot_count].delay = r->passes;
     r->slot_count++;
     r->missing++;
+    r->counting++;
     return (PyObject *)hook;
 }
 

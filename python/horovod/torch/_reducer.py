@@ -4,7 +4,7 @@ A bucket is a piece of memory that all ranks of the host share; p.grad is a view
 hook of a parameter is a C object (``_core.Slot``), which brings the gradient into the bucket
 and submits the bucket when its last gradient is there: no Python runs in the steady state.
 
-The plan (which parameter lies where) is made at the first ``synchronize``, when it is known
+The plan (which parameter lies where) is made after the first backward pass, when it is known
 which gradients are sparse, and is the same on all ranks: they compare it.  Sparse gradients
 and those for a custom compressor are reduced one by one.
 """
@@ -148,16 +148,20 @@ class GradientReducer:
     def synchronize(self) -> None:
         """Reduces everything that is not reduced yet; p.grad holds the results."""
         self.adopt()
-        if not self.native.planned:
-            self._make_plan()
         if not self._done or self.native.missing:
             try:
-                self.native.collect(self.params)
-                self._wait()
+                self._reduce()
             except BaseException:
                 self.reset()
                 raise
         self._rearm()
+
+    def _reduce(self) -> None:
+        """Submits what is not submitted yet, and waits for all of it."""
+        if not self.native.planned:
+            self._make_plan()
+        self.native.collect(self.params)
+        self._wait()
 
     def _complete(self) -> None:
         """All gradients are under way: they are waited for at the end of backward, so that
@@ -166,8 +170,8 @@ class GradientReducer:
 
         def finish() -> None:
             reducer = me()
-            if reducer is not None and not reducer.native.missing:
-                reducer._wait()
+            if reducer is not None and not reducer._done:
+                reducer._reduce()
                 reducer._done = True
         torch.autograd.Variable._execution_engine.queue_callback(finish)
 
