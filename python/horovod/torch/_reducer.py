@@ -95,6 +95,7 @@ class GradientReducer:
         self._tag: Optional[str] = None
         self._plans = 0
         self.attached = False
+        self.counts_only = False                    # Adasum reduces updates, not gradients
         me = weakref.ref(self)
         self.native = _core.Reducer(passes, lambda *a: me()._odd(*a),   # type: ignore
                                     lambda *a: me()._renew(*a),         # type: ignore
@@ -166,6 +167,8 @@ class GradientReducer:
     def _complete(self) -> None:
         """All gradients are under way: they are waited for at the end of backward, so that
         whoever looks at p.grad next (clipping, unscaling) sees reduced ones."""
+        if self.counts_only:
+            return
         me = weakref.ref(self)
 
         def finish() -> None:

@@ -336,6 +336,7 @@ def DistributedOptimizer(optimizer: torch.optim.Optimizer,
             reducer.split = groups
         elif groups is not None:
             reducer.groups = [list(g) for g in groups]
+        reducer.counts_only = adasum
         wrapped._reducer = reducer
         for index, group in enumerate(optimizer.param_groups):
             wrapped._watch(index, group["params"])
