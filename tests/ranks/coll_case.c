@@ -21,6 +21,7 @@ void bed_open(struct coll_bed *bed, struct harness_rank *r, unsigned mask, int s
                 bed->me = bed->count;
             bed->ranks[bed->count++] = i;
         }
+    bed->words = r->shared != NULL ? harness_word(r, 0) : NULL;
     CHECK_OK(coll_team_new(r->mesh, bed->ranks, bed->count, slot, epoch, &bed->team,
                            &r->err),
              r->err);
@@ -282,152 +283,155 @@ static void must_equal(const struct coll_bed *bed, const struct coll_case *c,
                        c->mapped, c->uneven, bed->me, bed->count, i / unit, count);
 }
 
-static void run(struct coll_bed *bed, const struct coll_case *c, struct coll_call *call)
+static void open_sum(struct coll_live *l, unsigned salt)
 {
-    struct coll_task *task;
+    l->in_count = l->want_count = l->c->count;
+    l->want = reference_sum(l->bed, l->c, l->c->count, salt);
+}
+
+static void open_scatter(struct coll_live *l, unsigned salt)
+{
+    const struct coll_bed *bed = l->bed;
+    size_t unit = hvd_dtype_bytes(l->c->dtype);
+    char *all;
+
+    l->in_count = parts_before(l->c, bed->count);
+    l->want_count = part(l->c, bed->me, bed->me);
+    all = reference_sum(bed, l->c, l->in_count, salt);
+    l->want = malloc((l->want_count + 1) * unit);
+    memcpy(l->want, all + parts_before(l->c, bed->me) * unit, l->want_count * unit);
+    free(all);
+}
+
+static void open_gather(struct coll_live *l, unsigned salt)
+{
+    const struct coll_bed *bed = l->bed;
+    size_t unit = hvd_dtype_bytes(l->c->dtype);
+
+    l->in_count = part(l->c, bed->me, bed->me);
+    l->want_count = parts_before(l->c, bed->count);
+    l->want = malloc((l->want_count + 1) * unit);
+    for (int i = 0; i < bed->count; i++)
+        case_fill(l->want + parts_before(l->c, i) * unit, part(l->c, i, i), l->c->dtype,
+                  i, salt);
+}
+
+static void open_swap(struct coll_live *l, unsigned salt)
+{
+    const struct coll_bed *bed = l->bed;
+    size_t unit = hvd_dtype_bytes(l->c->dtype);
+    char *at;
+
+    for (int i = 0; i < bed->count; i++) {
+        l->in_count += l->counts[i] = part(l->c, bed->me, i);
+        l->want_count += l->recv_counts[i] = part(l->c, i, bed->me);
+    }
+    at = l->want = malloc((l->want_count + 1) * unit);
+    for (int i = 0; i < bed->count; at += l->recv_counts[i++] * unit)
+        case_fill(at, l->recv_counts[i], l->c->dtype, i * 64 + bed->me, salt);
+}
+
+static void open_cast(struct coll_live *l, unsigned salt)
+{
+    l->in_count = l->want_count = l->c->count;
+    l->want = malloc((l->want_count + 1) * hvd_dtype_bytes(l->c->dtype));
+    case_fill(l->want, l->want_count, l->c->dtype, l->c->root, salt);
+}
+
+static void open_barrier(struct coll_live *l, unsigned salt)
+{
+    struct coll_bed *bed = l->bed;
+
+    (void)salt;
+    l->arrivals = (uint64_t)++bed->barriers[l->c->board] * (uint64_t)bed->count;
+    l->want = malloc(1);
+}
+
+/* In place is what the operation means by it; scatter and swap have no such thing. */
+static void take_buffers(struct coll_live *l)
+{
+    const struct coll_case *c = l->c;
+    size_t unit = hvd_dtype_bytes(c->dtype);
+
+    l->out = take(c->mapped, l->want_count * unit);
+    l->in = NULL;
+    if (c->in_place && c->op == COLL_ALLGATHER)
+        l->in = l->out + parts_before(c, l->bed->me) * unit;
+    else if (c->in_place && c->op != COLL_ALLTOALL && c->op != COLL_REDUCESCATTER)
+        l->in = l->out;
+    else
+        l->in = take(c->mapped, l->in_count * unit);
+}
+
+static void fill_input(struct coll_live *l, unsigned salt)
+{
+    size_t unit = hvd_dtype_bytes(l->c->dtype);
+    char *at = l->in;
+
+    if (l->c->op != COLL_ALLTOALL) {
+        case_fill(l->in, l->in_count, l->c->dtype, l->bed->me, salt);
+        return;
+    }
+    for (int i = 0; i < l->bed->count; at += l->counts[i++] * unit)
+        case_fill(at, l->counts[i], l->c->dtype, l->bed->me * 64 + i, salt);
+}
+
+void case_open(struct coll_live *l, struct coll_bed *bed, const struct coll_case *c)
+{
+    static void (*const open[COLL_OP_COUNT])(struct coll_live *, unsigned) = {
+        [COLL_ALLREDUCE] = open_sum, [COLL_ADASUM] = open_sum,
+        [COLL_REDUCESCATTER] = open_scatter, [COLL_ALLGATHER] = open_gather,
+        [COLL_ALLTOALL] = open_swap, [COLL_BROADCAST] = open_cast,
+        [COLL_BARRIER] = open_barrier};
+    unsigned salt = bed->turns[c->board] * 31 + (unsigned)c->op;
+
+    *l = (struct coll_live){.bed = bed, .c = c};
+    for (int i = 0; i < bed->count && c->op != COLL_ALLTOALL; i++)
+        l->counts[i] = part(c, i, i);
+    open[c->op](l, salt);
+    take_buffers(l);
+    fill_input(l, salt);
+    l->call = (struct coll_call){
+        .op = c->op, .dtype = c->dtype, .reduce = c->reduce, .board = c->board,
+        .turn = ++bed->turns[c->board], .in = l->in, .out = l->out, .count = c->count,
+        .counts = l->counts, .recv_counts = l->recv_counts, .root = c->root,
+        .prescale = or_one(c->prescale), .postscale = or_one(c->postscale),
+        .divisor = c->divisor, .agreed = c->agreed};
+}
+
+void case_start(struct coll_live *l)
+{
     struct hvd_error err;
 
-    call->op = c->op;
-    call->dtype = c->dtype;
-    call->reduce = c->reduce;
-    call->board = c->board;
-    call->turn = ++bed->turns[c->board];
-    call->root = c->root;
-    call->prescale = or_one(c->prescale);
-    call->postscale = or_one(c->postscale);
-    call->divisor = c->divisor;
-    call->agreed = c->agreed;
-    dawdle(bed);
-    CHECK_OK(coll_start(bed->team, call, &task, &err), err);
-    CHECK_OK(case_drive(bed, task, c->asleep, &err), err);
-    coll_finish(task);
+    if (l->c->op == COLL_BARRIER)
+        atomic_fetch_add(&l->bed->words[l->c->board], 1);
+    CHECK_OK(coll_start(l->bed->team, &l->call, &l->task, &err), err);
 }
 
-static void run_sum(struct coll_bed *bed, const struct coll_case *c, unsigned salt)
+void case_close(struct coll_live *l)
 {
-    size_t unit = hvd_dtype_bytes(c->dtype), bytes = c->count * unit;
-    void *in = take(c->mapped, bytes), *out = c->in_place ? in : take(c->mapped, bytes);
-    void *want = reference_sum(bed, c, c->count, salt);
-
-    case_fill(in, c->count, c->dtype, bed->me, salt);
-    run(bed, c, &(struct coll_call){.in = in, .out = out, .count = c->count});
-    must_equal(bed, c, out, want, c->count);
-    CHECK_EQ(((char *)out)[bytes], 0x5a);
-    if (!c->in_place) {
-        case_fill(want, c->count, c->dtype, bed->me, salt);
-        must_equal(bed, c, in, want, c->count);
-        give(c->mapped, out);
-    }
-    give(c->mapped, in);
-    free(want);
-}
-
-static void run_scatter(struct coll_bed *bed, const struct coll_case *c, unsigned salt)
-{
+    const struct coll_case *c = l->c;
     size_t unit = hvd_dtype_bytes(c->dtype);
-    uint64_t counts[HARNESS_RANKS], total = parts_before(c, bed->count);
-    uint64_t mine = part(c, bed->me, bed->me);
-    void *in = take(c->mapped, total * unit), *out = take(c->mapped, mine * unit);
-    char *want = reference_sum(bed, c, total, salt);
 
-    for (int i = 0; i < bed->count; i++)
-        counts[i] = part(c, i, i);
-    case_fill(in, total, c->dtype, bed->me, salt);
-    run(bed, c, &(struct coll_call){.in = in, .out = out, .counts = counts});
-    must_equal(bed, c, out, want + parts_before(c, bed->me) * unit, mine);
-    CHECK_EQ(((char *)out)[mine * unit], 0x5a);
-    give(c->mapped, in);
-    give(c->mapped, out);
-    free(want);
-}
-
-static void run_gather(struct coll_bed *bed, const struct coll_case *c, unsigned salt)
-{
-    size_t unit = hvd_dtype_bytes(c->dtype);
-    uint64_t counts[HARNESS_RANKS], total = parts_before(c, bed->count);
-    uint64_t mine = part(c, bed->me, bed->me);
-    char *out = take(c->mapped, total * unit), *want = malloc((total + 8) * 8), *in;
-
-    for (int i = 0; i < bed->count; i++) {
-        counts[i] = part(c, i, i);
-        case_fill(want + parts_before(c, i) * unit, counts[i], c->dtype, i, salt);
-    }
-    in = c->in_place ? out + parts_before(c, bed->me) * unit : take(c->mapped, mine * unit);
-    case_fill(in, mine, c->dtype, bed->me, salt);
-    run(bed, c, &(struct coll_call){.in = in, .out = out, .counts = counts});
-    must_equal(bed, c, out, want, total);
-    CHECK_EQ(out[total * unit], 0x5a);
-    if (!c->in_place)
-        give(c->mapped, in);
-    give(c->mapped, out);
-    free(want);
-}
-
-static void run_swap(struct coll_bed *bed, const struct coll_case *c, unsigned salt)
-{
-    size_t unit = hvd_dtype_bytes(c->dtype);
-    uint64_t counts[HARNESS_RANKS], recv[HARNESS_RANKS], sent = 0, got = 0;
-    char *in, *out, *want, *at;
-
-    for (int i = 0; i < bed->count; i++) {
-        sent += counts[i] = part(c, bed->me, i);
-        got += recv[i] = part(c, i, bed->me);
-    }
-    at = in = take(c->mapped, sent * unit);
-    for (int i = 0; i < bed->count; at += counts[i++] * unit)
-        case_fill(at, counts[i], c->dtype, bed->me * 64 + i, salt);
-    at = want = malloc((got + 8) * 8);
-    for (int i = 0; i < bed->count; at += recv[i++] * unit)
-        case_fill(at, recv[i], c->dtype, i * 64 + bed->me, salt);
-    out = take(c->mapped, got * unit);
-    run(bed, c, &(struct coll_call){.in = in, .out = out, .counts = counts,
-                                    .recv_counts = recv});
-    must_equal(bed, c, out, want, got);
-    CHECK_EQ(out[got * unit], 0x5a);
-    give(c->mapped, in);
-    give(c->mapped, out);
-    free(want);
-}
-
-static void run_cast(struct coll_bed *bed, const struct coll_case *c, unsigned salt)
-{
-    size_t bytes = c->count * hvd_dtype_bytes(c->dtype);
-    void *in = take(c->mapped, bytes), *out = c->in_place ? in : take(c->mapped, bytes);
-    void *want = malloc(bytes + 8);
-
-    case_fill(in, c->count, c->dtype, bed->me, salt);
-    case_fill(want, c->count, c->dtype, c->root, salt);
-    run(bed, c, &(struct coll_call){.in = in, .out = out, .count = c->count});
-    must_equal(bed, c, out, want, c->count);
-    CHECK_EQ(((char *)out)[bytes], 0x5a);
-    if (!c->in_place)
-        give(c->mapped, out);
-    give(c->mapped, in);
-    free(want);
-}
-
-/* Nobody leaves before the last has come. */
-static void run_barrier(struct coll_bed *bed, const struct coll_case *c)
-{
-    _Atomic uint64_t *word = harness_word(bed->r, (int)c->board);
-
-    atomic_fetch_add(word, 1);
-    run(bed, c, &(struct coll_call){0});
-    CHECK(atomic_load(word) >=
-          (uint64_t)++bed->barriers[c->board] * (uint64_t)bed->count);
+    coll_finish(l->task);
+    if (c->op == COLL_BARRIER)
+        CHECK(atomic_load(&l->bed->words[c->board]) >= l->arrivals);
+    must_equal(l->bed, c, l->out, l->want, l->want_count);
+    CHECK_EQ(l->out[l->want_count * unit], 0x5a);
+    if (!c->in_place || c->op == COLL_ALLTOALL || c->op == COLL_REDUCESCATTER)
+        give(c->mapped, l->in);
+    give(c->mapped, l->out);
+    free(l->want);
 }
 
 void case_run(struct coll_bed *bed, const struct coll_case *c)
 {
-    unsigned salt = bed->turns[c->board] * 31 + (unsigned)c->op;
+    struct coll_live live;
+    struct hvd_error err;
 
-    switch (c->op) {
-    case COLL_ALLREDUCE:
-    case COLL_ADASUM: run_sum(bed, c, salt); return;
-    case COLL_REDUCESCATTER: run_scatter(bed, c, salt); return;
-    case COLL_ALLGATHER: run_gather(bed, c, salt); return;
-    case COLL_ALLTOALL: run_swap(bed, c, salt); return;
-    case COLL_BROADCAST: run_cast(bed, c, salt); return;
-    default: run_barrier(bed, c); return;
-    }
+    case_open(&live, bed, c);
+    dawdle(bed);
+    case_start(&live);
+    CHECK_OK(case_drive(bed, live.task, c->asleep, &err), err);
+    case_close(&live);
 }

@@ -17,6 +17,7 @@ struct coll_bed {
     uint32_t turns[8];                  /* by board */
     uint32_t barriers[8];               /* of them */
     unsigned seed;                      /* of this rank's delays */
+    _Atomic uint64_t *words;            /* by board: members that came to barriers */
 };
 
 struct coll_case {
@@ -36,7 +37,26 @@ void bed_open(struct coll_bed *bed, struct harness_rank *r, unsigned mask, int s
               uint32_t epoch);
 void bed_close(struct coll_bed *bed);
 
-/* Runs it and checks the output; ends the test when it is not what it should be. */
+/* A case under way on one rank. */
+struct coll_live {
+    struct coll_bed *bed;
+    const struct coll_case *c;
+    struct coll_call call;
+    uint64_t counts[HARNESS_RANKS], recv_counts[HARNESS_RANKS];
+    struct coll_task *task;
+    char *in, *out, *want;
+    uint64_t want_count;                /* elements of out */
+    uint64_t in_count;
+    uint64_t arrivals;                  /* of a barrier: at least so many at its end */
+};
+
+/* Fills the buffers and knows the result; starts the task; and when it is done, checks
+ * the output (the test ends when it is not what it should be) and frees all. */
+void case_open(struct coll_live *live, struct coll_bed *bed, const struct coll_case *c);
+void case_start(struct coll_live *live);
+void case_close(struct coll_live *live);
+
+/* All of it, with the task driven to its end. */
 void case_run(struct coll_bed *bed, const struct coll_case *c);
 
 /* What member `member` puts in. */
