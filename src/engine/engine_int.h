@@ -149,8 +149,8 @@ struct batch {
     struct pset *set;
     uint32_t board;
     struct coll_task *task;
-    struct plan plan;
-    const struct coll_call *borrowed;   /* of the cached name, when it is alone */
+    struct plan *plans;                 /* by tensor */
+    struct plan all;                    /* of the fused call, see pack.c */
     char *fused;                        /* fusion buffer, or scratch of a joined rank */
     uint64_t *counts;                   /* elements by tensor */
     size_t *segments;
@@ -235,6 +235,8 @@ void entry_announce(struct engine *e, struct entry *entry, struct cached *revoke
 /* plan.c */
 enum hvd_status plan_make(struct plan *p, const struct pset *s, const struct entry *t,
                           const struct wire_tensor *w, struct hvd_error *err);
+enum hvd_status plan_copy(struct plan *p, const struct plan *from, int members,
+                          struct hvd_error *err);
 void plan_release(struct plan *p);
 enum red_op plan_reduce(uint8_t reduce);
 void plan_call(struct coll_call *call, const struct pset *s, uint8_t op, uint8_t dtype,
@@ -267,6 +269,13 @@ void batch_free(struct engine *e, struct batch *b);
 bool execute_step_all(struct engine *e);
 void execute_fail(struct engine *e, const struct pset *s, enum hvd_status status,
                   const struct hvd_error *why);
+
+/* pack.c */
+enum hvd_status pack_plan(struct batch *b, struct hvd_error *err);
+size_t pack_bytes(const struct batch *b);
+char *pack_result(const struct batch *b);
+void pack_in(const struct batch *b);
+void pack_out(const struct batch *b);
 
 /* procset.c */
 enum hvd_status pset_new(struct engine *e, int id, int slot, uint32_t epoch,

@@ -16,9 +16,11 @@ struct batch *batch_new(int count)
     b->count = count;
     b->counts = calloc((size_t)count, sizeof *b->counts);
     b->segments = calloc((size_t)count, sizeof *b->segments);
-    if (b->counts == NULL || b->segments == NULL) {
+    b->plans = calloc((size_t)count, sizeof *b->plans);
+    if (b->counts == NULL || b->segments == NULL || b->plans == NULL) {
         free(b->counts);
         free(b->segments);
+        free(b->plans);
         free(b);
         return NULL;
     }
@@ -66,44 +68,16 @@ void batch_free(struct engine *e, struct batch *b)
 {
     if (b->fused != NULL)
         fusion_put(e, b->fused);
-    plan_release(&b->plan);
+    for (int i = 0; i < b->count; i++)
+        plan_release(&b->plans[i]);
+    plan_release(&b->all);
     free(b->counts);
     free(b->segments);
+    free(b->plans);
     free(b);
 }
 
 /* ---- Start --------------------------------------------------------------------------- */
-
-static void copy_in(struct batch *b)
-{
-    size_t element = hvd_dtype_bytes(b->dtype);
-    char *at = b->fused;
-
-    for (int i = 0; i < b->count; i++) {
-        size_t bytes = b->counts[i] * element;
-        const struct entry *t = b->entries[i];
-
-        if (t == NULL)
-            red_fill_neutral(at, b->counts[i], b->dtype, plan_reduce(b->reduce));
-        else
-            memcpy(at, t->input, bytes);
-        at += bytes;
-    }
-}
-
-static void copy_out(struct batch *b)
-{
-    size_t element = hvd_dtype_bytes(b->dtype);
-    const char *at = b->fused;
-
-    for (int i = 0; i < b->count; i++) {
-        size_t bytes = b->counts[i] * element;
-
-        if (b->entries[i] != NULL)
-            memcpy(b->entries[i]->output, at, bytes);
-        at += bytes;
-    }
-}
 
 static void complete_batch(struct engine *e, struct batch *b, enum hvd_status status,
                            const struct hvd_error *err)
@@ -119,49 +93,48 @@ static void complete_batch(struct engine *e, struct batch *b, enum hvd_status st
     batch_free(e, b);
 }
 
-static enum hvd_status start_task(struct engine *e, struct batch *b,
-                                  const struct wire_batch *w, uint32_t turn)
+/* Packs what is not alone, or lets a rank that has joined bring neutral elements. */
+static enum hvd_status fuse_in(struct engine *e, struct batch *b, struct coll_call *call,
+                               struct hvd_error *err)
 {
-    struct coll_call call;
-    struct hvd_error err;
-    enum hvd_status status;
-    uint64_t total = 0;
+    b->fused = fusion_get(e, b, pack_bytes(b));
+    if (b->fused == NULL)
+        return error_set(err, HVD_NOMEM, e->topo->rank,
+                         "rank %d: no memory for a fusion buffer", e->topo->rank);
+    trace_batch(e, b, "MEMCPY_IN_FUSION_BUFFER");
+    pack_in(b);
+    call->in = b->fused;
+    call->out = pack_result(b);
+    return HVD_OK;
+}
 
-    if (b->borrowed != NULL)
-        call = *b->borrowed;
-    else
-        plan_call(&call, b->set, w->op, w->dtype, w->reduce, w->root, w->prescale,
-                  w->postscale, &b->plan);
+static enum hvd_status start_task(struct engine *e, struct batch *b,
+                                  const struct wire_batch *w, uint32_t turn,
+                                  struct hvd_error *err)
+{
+    bool alone = b->count == 1 && b->entries[0] != NULL;
+    struct coll_call call;
+
+    TRY(alone ? HVD_OK : pack_plan(b, err));
+    plan_call(&call, b->set, w->op, w->dtype, w->reduce, w->root, w->prescale,
+              w->postscale, alone ? &b->plans[0] : &b->all);
     call.board = b->board;
     call.turn = turn;
     call.agreed = true;
     for (int i = 0; i < b->count; i++) {
         b->segments[i] = b->counts[i];
-        total += b->counts[i];
+        call.count += b->counts[i];
     }
-    call.count = total;
     call.segments = b->segments;
     call.segment_count = b->count;
-    if (b->count == 1 && b->entries[0] != NULL) {
+    if (alone) {
         call.in = b->entries[0]->input;
         call.out = b->entries[0]->output;
     } else {
-        b->fused = fusion_get(e, b, total * hvd_dtype_bytes(w->dtype));
-        if (b->fused == NULL) {
-            error_set(&err, HVD_NOMEM, e->topo->rank,
-                      "rank %d: no memory for a fusion buffer", e->topo->rank);
-            mesh_fail(e->mesh, &err);
-            return HVD_NOMEM;
-        }
-        trace_batch(e, b, "MEMCPY_IN_FUSION_BUFFER");
-        copy_in(b);
-        call.in = call.out = b->fused;
+        TRY(fuse_in(e, b, &call, err));
     }
     trace_batch(e, b, NULL);
-    status = coll_start(b->set->team, &call, &b->task, &err);
-    if (status != HVD_OK)
-        mesh_fail(e->mesh, &err);
-    return status;
+    return coll_start(b->set->team, &call, &b->task, err);
 }
 
 /* Takes b.  Never fails by itself: what cannot be started ends the job, since the other
@@ -170,6 +143,7 @@ enum hvd_status execute_batch(struct engine *e, struct pset *s, struct batch *b,
                               const struct wire_batch *w)
 {
     uint32_t turn = (uint32_t)(s->batches / BATCH_BOARDS) + 1;
+    struct hvd_error err;
 
     b->set = s;
     b->op = w->op;
@@ -184,8 +158,10 @@ enum hvd_status execute_batch(struct engine *e, struct pset *s, struct batch *b,
         complete_batch(e, b, HVD_OK, NULL);
         return HVD_OK;
     }
-    if (start_task(e, b, w, turn) != HVD_OK)
+    if (start_task(e, b, w, turn, &err) != HVD_OK) {
         b->task = NULL;
+        mesh_fail(e->mesh, &err);
+    }
     return HVD_OK;
 }
 
@@ -207,7 +183,7 @@ bool execute_step_all(struct engine *e)
         b->task = NULL;
         if (status == HVD_OK && b->fused != NULL) {
             trace_batch(e, b, "MEMCPY_OUT_FUSION_BUFFER");
-            copy_out(b);
+            pack_out(b);
         }
         complete_batch(e, b, status, &err);
         moved = true;

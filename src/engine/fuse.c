@@ -16,10 +16,14 @@
 
 /* Above this a tensor gains nothing from a copy into the fusion buffer. */
 #define FUSE_TENSOR_BYTES (1u << 20)
+/* A longer batch is cut, so that one piece is packed or unpacked while another is under way
+ * between the hosts; large enough for full speed there. */
+#define FUSE_PIECE_BYTES (8ull << 20)
 
 static bool is_fusable(const struct wire_request *r)
 {
-    return r->op == HVD_ALLREDUCE || r->op == HVD_BROADCAST;
+    return r->op == HVD_ALLREDUCE || r->op == HVD_BROADCAST || r->op == HVD_ALLGATHER ||
+           r->op == HVD_REDUCESCATTER;
 }
 
 static bool can_fuse(const struct wire_request *a, const struct wire_request *b)
@@ -69,7 +73,8 @@ static uint64_t limit_for(const struct negotiator *n, const struct wire_request 
         return 0;
     if (!n->opt.group_fusion && first->group_count == 0)
         return 0;
-    return n->opt.fusion_bytes;
+    return n->opt.fusion_bytes < FUSE_PIECE_BYTES ? n->opt.fusion_bytes
+                                                  : FUSE_PIECE_BYTES;
 }
 
 static uint64_t tensor_count(const struct negotiator *n, const struct neg_tensor *t)
@@ -217,26 +222,41 @@ static void emit_cached(struct negotiator *n, struct batch *b)
     }
 }
 
+/* A tensor that could join the first ready ones is half announced, and not for long. */
+static bool may_grow(const struct negotiator *n, const struct wire_request *first,
+                     uint64_t now_us)
+{
+    list_each(node, &n->pending) {
+        const struct neg_tensor *t = list_entry(node, struct neg_tensor, order);
+
+        if (t->first_us + n->opt.window_us > now_us &&
+            can_fuse(first, &neg_any_request(n, t)->r))
+            return true;
+    }
+    return false;
+}
+
 /* The earliest time at which ready tensors must go; 0: now. */
 static uint64_t hold_until_us(const struct negotiator *n, uint64_t now_us)
 {
     uint64_t oldest = UINT64_MAX;
-    bool more_may_come = false;
+    bool grows = false;
 
-    if (!list_is_empty(&n->ready))
-        oldest = list_entry(n->ready.next, struct neg_tensor, order)->ready_us;
+    if (!list_is_empty(&n->ready)) {
+        const struct neg_tensor *t = list_entry(n->ready.next, struct neg_tensor, order);
+        const struct wire_request *r = &neg_any_request(n, t)->r;
+
+        oldest = t->ready_us;
+        grows = limit_for(n, r) > 0 && may_grow(n, r, now_us);
+    }
     if (!list_is_empty(&n->ready_cached)) {
-        uint64_t us = list_entry(n->ready_cached.next, struct neg_cached, ready)->ready_us;
+        const struct neg_cached *c =
+            list_entry(n->ready_cached.next, struct neg_cached, ready);
 
-        oldest = us < oldest ? us : oldest;
+        oldest = c->ready_us < oldest ? c->ready_us : oldest;
+        grows |= limit_for(n, &c->request->r) > 0 && may_grow(n, &c->request->r, now_us);
     }
-    list_each(node, &n->pending) {
-        const struct neg_tensor *t = list_entry(node, struct neg_tensor, order);
-
-        more_may_come |= is_fusable(&neg_any_request(n, t)->r) &&
-                         t->first_us + n->opt.window_us > now_us;
-    }
-    return more_may_come && n->opt.fusion_bytes > 0 ? oldest + n->opt.window_us : 0;
+    return grows ? oldest + n->opt.window_us : 0;
 }
 
 static uint32_t list_length(const struct list *head)

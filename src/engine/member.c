@@ -354,18 +354,15 @@ static enum hvd_status take_tensor(struct engine *e, struct pset *s, struct batc
                          w->name_bytes, w->name);
     b->entries[i] = t;
     t->state = ENTRY_BATCH;
-    TRY(plan_make(&p, s, t, w, err));
-    TRY(prepare_output(e, t, &p, err));
-    if (b->count == 1) {
-        b->plan = p;                    /* batches of several have no counts */
-        TRY(plan_make(&p, s, t, w, err));
-    }
-    if (w->cached > 0 && member_cache_add(e, s, t, w, &p) != HVD_OK) {
-        plan_release(&p);
-        return error_set(err, HVD_NOMEM, -1, "no memory for the cache");
-    }
+    TRY(plan_make(&b->plans[i], s, t, w, err));
+    TRY(prepare_output(e, t, &b->plans[i], err));
+    if (w->cached == 0)
+        return HVD_OK;
+    TRY(plan_copy(&p, &b->plans[i], s->count, err));
+    if (member_cache_add(e, s, t, w, &p) == HVD_OK)
+        return HVD_OK;
     plan_release(&p);
-    return HVD_OK;
+    return error_set(err, HVD_NOMEM, -1, "no memory for the cache");
 }
 
 static enum hvd_status do_execute(struct engine *e, struct pset *s, struct wire_in *in,
@@ -392,12 +389,36 @@ out:
     return status;
 }
 
+/* Moves the entry of a cached name into place i of the batch. */
+static enum hvd_status take_cached(struct engine *e, struct pset *s, struct batch *b,
+                                   int i, uint32_t number, struct wire_batch *w,
+                                   struct hvd_error *err)
+{
+    struct cached *c = number < CACHE_NUMBERS ? s->by_number[number] : NULL;
+    struct entry *t = c != NULL ? c->entry : NULL;
+
+    if (t == NULL || t->state != ENTRY_HIT)
+        return error_set(err, HVD_PROTO, -1, "cached batch with number %u", number);
+    *w = (struct wire_batch){.op = c->op, .dtype = c->dtype, .reduce = c->reduce,
+                             .root = c->root, .prescale = c->prescale,
+                             .postscale = c->postscale, .tensor_count = w->tensor_count};
+    b->entries[i] = t;
+    b->counts[i] = t->count;
+    t->state = ENTRY_BATCH;
+    t->cached = NULL;
+    c->entry = NULL;
+    s->hits_open--;
+    TRY(plan_copy(&b->plans[i], &c->plan, s->count, err));
+    return prepare_output(e, t, &b->plans[i], err);
+}
+
 static enum hvd_status do_cached(struct engine *e, struct pset *s, struct wire_in *in,
                                  struct hvd_error *err)
 {
     uint32_t n = get_u32(in);
     struct wire_batch w = {.tensor_count = n};
     struct batch *b;
+    enum hvd_status status = HVD_OK;
 
     if (!is_board_free(s))
         return HVD_AGAIN;
@@ -408,30 +429,14 @@ static enum hvd_status do_cached(struct engine *e, struct pset *s, struct wire_i
         return error_set(err, HVD_NOMEM, -1, "no memory for a batch");
     for (uint32_t i = 0; i < n; i++) {
         uint32_t number = get_u32(in);
-        struct cached *c = !in->failed && number < CACHE_NUMBERS ? s->by_number[number]
-                                                                 : NULL;
 
-        if (c == NULL || c->entry == NULL || c->entry->state != ENTRY_HIT ||
-            prepare_output(e, c->entry, &c->plan, err) != HVD_OK) {
-            batch_free(e, b);
-            return error_set(err, HVD_PROTO, -1, "cached batch with number %u", number);
-        }
-        w.op = c->op;
-        w.dtype = c->dtype;
-        w.reduce = c->reduce;
-        w.root = c->root;
-        w.prescale = c->prescale;
-        w.postscale = c->postscale;
-        b->entries[i] = c->entry;
-        b->counts[i] = c->entry->count;
-        c->entry->state = ENTRY_BATCH;
-        s->hits_open--;
-        c->entry->cached = NULL;
-        c->entry = NULL;
-        if (n == 1)
-            b->borrowed = &c->call;
+        TRY_OUT(take_cached(e, s, b, (int)i, in->failed ? CACHE_NUMBERS : number, &w,
+                            err));
     }
     return execute_batch(e, s, b, &w);
+out:
+    batch_free(e, b);
+    return status;
 }
 
 static enum hvd_status do_response(struct engine *e, struct pset *s, struct wire_in *in,

@@ -45,6 +45,28 @@ void plan_release(struct plan *p)
     *p = (struct plan){0};
 }
 
+static bool copy_list(uint64_t **to, const uint64_t *from, int n)
+{
+    if (from == NULL)
+        return true;
+    *to = malloc((size_t)n * sizeof **to);
+    if (*to != NULL)
+        memcpy(*to, from, (size_t)n * sizeof **to);
+    return *to != NULL;
+}
+
+enum hvd_status plan_copy(struct plan *p, const struct plan *from, int members,
+                          struct hvd_error *err)
+{
+    *p = (struct plan){.out_count = from->out_count, .out_rows = from->out_rows};
+    if (copy_list(&p->counts, from->counts, members) &&
+        copy_list(&p->recv_counts, from->recv_counts, members) &&
+        copy_list((uint64_t **)&p->recv_rows, (const uint64_t *)from->recv_rows, members))
+        return HVD_OK;
+    plan_release(p);
+    return error_set(err, HVD_NOMEM, -1, "no memory for a plan");
+}
+
 static uint64_t row_elements(const struct entry *t)
 {
     uint64_t n = 1;

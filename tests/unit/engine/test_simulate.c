@@ -25,7 +25,7 @@
 #define COUNT_MAX 3000
 #define FLIGHT_MAX 6
 
-enum kind { SUM, GATHER, CAST, MEET, GROUP, WRONG_SHAPE, WRONG_TYPE, PROBLEM, ADD, REMOVE,
+enum kind { SUM, GATHER, SCATTER, CAST, MEET, GROUP, WRONG_SHAPE, WRONG_TYPE, PROBLEM, ADD, REMOVE,
             JOIN, KIND_COUNT };
 
 /* One line of the program. */
@@ -116,7 +116,8 @@ static int member_of_set(struct world *w, int set)
 
 static void add_plain(struct world *w, int set)
 {
-    static const enum kind kinds[] = {SUM, SUM, SUM, SUM, SUM, GATHER, CAST, MEET, GROUP,
+    static const enum kind kinds[] = {SUM, SUM, SUM, SUM, SUM, GATHER, GATHER, SCATTER,
+                                      SCATTER, CAST, MEET, GROUP,
                                       WRONG_SHAPE, WRONG_TYPE, PROBLEM};
     struct step *s = add_step(w, kinds[below(w, sizeof kinds / sizeof kinds[0])]);
 
@@ -231,6 +232,8 @@ static enum hvd_status submit_op(struct world *w, int rank, struct flight *f, in
                                   .process_set = s->set ? r->set_ids[s->set] : 0};
     if (s->kind == GATHER)
         req[0].op = HVD_ALLGATHER, req[0].output = NULL, req[0].shape[0] += rank % 3;
+    if (s->kind == SCATTER)
+        req[0].op = HVD_REDUCESCATTER, req[0].output = NULL;
     if (s->kind == CAST)
         req[0].op = HVD_BROADCAST, req[0].root = s->odd;
     if (s->kind == MEET)
@@ -360,6 +363,23 @@ static void check_gather(struct world *w, struct rank *r, const struct flight *f
     CHECK_EQ(out.shape[0], (int64_t)(at - (const int64_t *)out.data));
 }
 
+/* The first ranks of the set get one element more. */
+static void check_scatter(struct world *w, int rank, const struct flight *f,
+                          const struct step *s)
+{
+    int members = __builtin_popcount((unsigned)w->set_members[s->set]);
+    int self = __builtin_popcount((unsigned)w->set_members[s->set] & ((1u << rank) - 1));
+    int share = s->count / members, more = s->count % members;
+    int first = self * share + (self < more ? self : more);
+    struct hvd_output out = {.size = sizeof out};
+    struct hvd_error err;
+
+    CHECK_OK(engine_output(w->ranks[rank].engine, f->handle, 0, false, &out, &err), err);
+    CHECK_EQ(out.shape[0], (int64_t)(share + (self < more)));
+    for (int i = 0; i < out.shape[0]; i++)
+        CHECK_EQ(((int64_t *)out.data)[i], expected_sum(w, s, f->step, first + i));
+}
+
 static void check_values(struct world *w, int rank, const struct flight *f)
 {
     const struct step *s = &w->steps[f->step];
@@ -368,6 +388,8 @@ static void check_values(struct world *w, int rank, const struct flight *f)
 
     if (s->kind == GATHER)
         check_gather(w, &w->ranks[rank], f, s);
+    if (s->kind == SCATTER)
+        check_scatter(w, rank, f, s);
     for (int i = 0; i < s->count && (s->kind == SUM || s->kind == GROUP); i++)
         CHECK_EQ(f->out[i], expected_sum(w, s, f->step, i));
     for (int i = 0; i < s->count && s->kind == GROUP; i++)
