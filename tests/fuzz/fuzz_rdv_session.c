@@ -126,7 +126,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     now_us = 1;
     BUG_ON(meeting_init(&m, 0, RANKS, 30000000, &err) != HVD_OK);
     reader_init(&r, data, size);
-    while (reader_left(&r) > 0) {
+    while (reader_left(&r) > 0 && !r.failed) {
         step(&r);
         check_invariants();
     }
