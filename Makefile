@@ -15,10 +15,11 @@ demo: setup     ## train a small model on 2 workers of this machine
 test: setup     ## everything that has to pass before a change lands (15 minutes, 2 cores)
 	@$(PY) tools/run_tests.py
 
-test-long: setup ## the long suites: fuzzing 10 minutes a target, soak, all faults
+test-long:      ## the long suites: fuzzing 10 minutes a target, soak, all faults, models
+	@tools/setup.sh long
 	@$(PY) tools/run_tests.py --long
 
-bench: setup    ## benchmarks against the peers that are installed
+bench:          ## benchmarks against the peers that are installed
 	@tools/setup.sh bench
 	@bench/run
 

@@ -200,7 +200,7 @@ def meson_test(kind, suites, limit_s):
         one = count_tests(entry)
         totals.add(one)
         if one.failed:
-            print(f"  {entry['name']}: {entry['result']}")
+            print(f"  {entry['name'].split(' / ')[-1]}: {entry['result']}")
             show((entry.get("stdout") or "") + (entry.get("stderr") or ""))
     if code != 0 and totals.failed == 0:
         show(output)
@@ -232,6 +232,16 @@ def stage_clang(_):
     """everything compiles with clang, warnings are errors"""
     build("clang")
     return Totals(passed=1)
+
+
+def stage_model(_):
+    """models of the protocols, checked exhaustively"""
+    start = time.monotonic()
+    code, output = run([ROOT / "tests" / "model" / "run"], "model.log", 7200)
+    line("ok" if code == 0 else "FAILED", time.monotonic() - start, "tests/model")
+    if code != 0:
+        show(output)
+    return Totals(passed=int(code == 0), failed=int(code != 0))
 
 
 # ---- Python tests ------------------------------------------------------------------------
@@ -326,10 +336,10 @@ def stage_fuzz(options):
 STAGES = {
     "c": stage_c, "lint": stage_lint, "clang": stage_clang, "asan": stage_asan,
     "tsan": stage_tsan, "python": stage_python, "fuzz": stage_fuzz, "long": stage_long,
-    "python-long": stage_python_long,
+    "python-long": stage_python_long, "model": stage_model,
 }
 SHORT = ["c", "lint", "python", "asan", "tsan", "clang"]
-LONG = ["long", "python-long", "fuzz"]
+LONG = ["long", "python-long", "model", "fuzz"]
 
 
 def run_stage(name, options):

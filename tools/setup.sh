@@ -5,6 +5,7 @@
 #
 #   tools/setup.sh           all of it
 #   tools/setup.sh bench     and what only the benchmarks need
+#   tools/setup.sh long      and what only the long tests need
 #
 # PYTHON=python3.12 chooses another interpreter (3.10 or newer).
 set -euo pipefail
@@ -132,13 +133,16 @@ our_package() {
     mark_done horovod "${sources[@]}"
 }
 
-[ $# -eq 0 ] || [ "$*" = bench ] || die "usage: tools/setup.sh [bench]"
+case "$*" in ''|bench|long) ;; *) die "usage: tools/setup.sh [bench | long]" ;; esac
 system_packages
 virtual_environment
 python_packages tools/requirements.txt packages
 if [ "${1:-}" = bench ]; then
     have mpicc || install_packages "libopenmpi-dev openmpi-bin"
     python_packages tools/requirements-bench.txt bench
+fi
+if [ "${1:-}" = long ]; then
+    have spin || install_packages spin
 fi
 our_package
 say "ready: . .venv/bin/activate"
