@@ -1,9 +1,9 @@
 /*
  * addresses.c: under which addresses this machine can be reached, and which machine it is.
  *
- * 1. Offered: addresses of interfaces that are up, IPv4 first, then IPv6; link-local ones
- *    only without a better one, loopback only when there is nothing else or when it was
- *    asked for by name.
+ * 1. Offered: addresses of interfaces that are up, IPv4 first, then IPv6; without such a
+ *    one link-local ones, without those addresses of interfaces that see no cable (or do
+ *    not see it yet), without those loopback.  Interfaces asked for by name: as asked.
  * 2. A link-local address is offered without its scope, which means nothing on another
  *    machine: whoever dials tries it on each of its own interfaces.
  * 3. Two ranks are on one machine when the kernel (boot id), the process, user and time
@@ -23,7 +23,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-enum quality { USELESS, LOOPBACK, LINK_LOCAL, GLOBAL_6, GLOBAL_4 };
+enum quality { USELESS, LOOPBACK, IDLE, LINK_LOCAL, GLOBAL_6, GLOBAL_4 };
 
 static bool is_named(const char *list, const char *name)
 {
@@ -42,7 +42,7 @@ static enum quality judge(const struct ifaddrs *i, const char *iface)
     const struct sockaddr *a = i->ifa_addr;
     const struct in6_addr *six;
 
-    if (a == NULL || !(i->ifa_flags & IFF_UP) || !(i->ifa_flags & IFF_RUNNING) ||
+    if (a == NULL || !(i->ifa_flags & IFF_UP) ||
         (a->sa_family != AF_INET && a->sa_family != AF_INET6))
         return USELESS;
     if (iface[0] != 0)
@@ -51,6 +51,8 @@ static enum quality judge(const struct ifaddrs *i, const char *iface)
                                              : GLOBAL_6;
     if (i->ifa_flags & IFF_LOOPBACK)
         return LOOPBACK;
+    if (!(i->ifa_flags & IFF_RUNNING))
+        return IDLE;
     if (a->sa_family == AF_INET)
         return GLOBAL_4;
     six = &((const struct sockaddr_in6 *)a)->sin6_addr;

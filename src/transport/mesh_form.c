@@ -157,6 +157,21 @@ static enum hvd_status form(struct mesh *m, struct mesh_listener *listener,
     return watch_start(m, err);
 }
 
+/* The others learn that we end, also those who share our memory and would see no end of
+ * a connection. */
+static void abandon(struct mesh *m, const char *what)
+{
+    struct hvd_error why;
+    int us = m->topology.rank;
+
+    if (m->topology.hosts != NULL && mesh_verdict(m) == NULL) {
+        error_set(&why, HVD_PEER_LOST, us, "rank %d on %s: %s", us, m->topology.hosts[us],
+                  what);
+        mesh_fail(m, &why);
+    }
+    watch_stop(m, false);
+}
+
 enum hvd_status mesh_open(const struct mesh_options *opt, struct mesh_listener *listener,
                           const struct table *table, struct mesh **mesh_p,
                           struct hvd_error *err)
@@ -168,7 +183,7 @@ enum hvd_status mesh_open(const struct mesh_options *opt, struct mesh_listener *
         status = form(m, listener, table, err);
     mesh_listener_free(listener);
     if (status != HVD_OK && m != NULL) {
-        watch_stop(m, false);
+        abandon(m, "could not form the mesh");
         mesh_free(m);
         return status;
     }
@@ -205,8 +220,11 @@ void mesh_close(struct mesh *m, bool goodbye)
 {
     if (m == NULL || mesh_is_forked(m))
         return;                         /* nothing of it is ours in a child */
-    if (goodbye)
+    if (goodbye) {
         flush(m);
-    watch_stop(m, goodbye);
+        watch_stop(m, true);
+    } else {
+        abandon(m, "left without a goodbye");
+    }
     mesh_free(m);
 }

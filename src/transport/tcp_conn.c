@@ -43,10 +43,17 @@ enum hvd_status tcp_open(struct link *l, int fd, struct hvd_error *err)
     return wait_add_socket(l->mesh, l, fd, err);
 }
 
+int tcp_fd(const struct link *l)
+{
+    const struct tcp_stream *s = l->stream;
+
+    return s->fd;
+}
+
+/* The watch puts rank and host before it. */
 static ssize_t lost(struct link *l, struct hvd_error *err, const char *why)
 {
-    error_set(err, HVD_PEER_LOST, l->peer, "connection to rank %d on %s: %s", l->peer,
-              l->mesh->topology.hosts[l->peer], why);
+    error_set(err, HVD_PEER_LOST, l->peer, "data connection lost (%s)", why);
     return -1;
 }
 

@@ -3,10 +3,10 @@
  *
  * It never waits for the owner of the mesh, and nobody holds a lock for long against it.
  *
- * 1. Every T/8 a rank beats: the time into its control line for the ranks of its host, a
+ * 1. Every T/10 a rank beats: the time into its control line for the ranks of its host, a
  *    message on the watch connection for the others.
  * 2. Dead is who has ended without a goodbye (pidfd, end of the watch connection), at
- *    once, and who has not beaten for T + T/10.  Slow is not dead.
+ *    once, and who has not beaten for T + T/20.  Slow is not dead.
  * 3. Who wakes up late itself (stopped, no CPU, suspended machine) cannot judge others: it
  *    starts counting anew.
  * 4. Ranks finish forming at different times.  Until its first beat a peer has until the
@@ -14,9 +14,12 @@
  * 5. When a data connection ends, the owner asks here (watch_suspect): it is a departure
  *    if a goodbye comes within the grace, else the peer is lost.
  * 6. A verdict goes to all hosts once from everybody who learns it.
+ * 7. A beat wakes nobody: it is shorter than SO_RCVLOWAT and is read when the receiver
+ *    beats itself, and before it judges.  What is urgent is longer.
  *
  * Messages of a watch connection, integers little endian:
  *   0 u32 kind | 4 u32 status | 8 i32 rank | 12 u32 text bytes, < 1024 | text | GMAC (16)
+ * The text is filled up with zeros to URGENT_BYTES, except that of a beat, which is empty.
  */
 #define LOG_COMPONENT "transport"
 #include "transport_int.h"
@@ -37,6 +40,9 @@
 
 #define HEAD 16
 #define NOTE_MAX (HEAD + HVD_ERROR_TEXT + SEAL_TAG)
+#define BEAT_BYTES (HEAD + SEAL_TAG)
+#define URGENT_BYTES 128                /* of text; more than WAKE_BYTES */
+#define WAKE_BYTES (3 * BEAT_BYTES + 1) /* two beats may wait, and one come early */
 #define FAREWELL_US 500000              /* how long leaving waits for the peers' echo */
 
 enum note_kind { NOTE_BEAT = 1, NOTE_VERDICT, NOTE_GOODBYE };
@@ -91,17 +97,19 @@ static void flush_output(struct watched *p)
  * worse problems. */
 static void note_send(struct watched *p, enum note_kind kind, const struct hvd_error *why)
 {
-    size_t text = why != NULL ? strnlen(why->text, HVD_ERROR_TEXT - 1) : 0;
+    size_t length = why != NULL ? strnlen(why->text, HVD_ERROR_TEXT - 1) : 0;
+    size_t text = kind == NOTE_BEAT || length > URGENT_BYTES ? length : URGENT_BYTES;
 
     flush_output(p);
     if (p->fd < 0 || p->sent < p->pending)
         return;
+    memset(p->output + HEAD, 0, text);
     bytes_put_u32(p->output, (uint32_t)kind);
     bytes_put_u32(p->output + 4, why != NULL ? (uint32_t)why->status : 0);
     bytes_put_u32(p->output + 8, why != NULL ? (uint32_t)why->rank : 0);
     bytes_put_u32(p->output + 12, (uint32_t)text);
-    if (text > 0)
-        memcpy(p->output + HEAD, why->text, text);
+    if (length > 0)
+        memcpy(p->output + HEAD, why->text, length);
     if (seal_sign(&p->out, p->output, HEAD + text, p->output + HEAD + text, NULL) !=
         HVD_OK)
         return;
@@ -264,6 +272,12 @@ static void beat(struct watch *w, uint64_t now)
             note_send(&w->peers[i], NOTE_BEAT, NULL);
 }
 
+static void read_all(struct watch *w)
+{
+    for (int i = 0; i < w->count; i++)
+        watched_read(w, i);
+}
+
 static void look_near(struct watch *w, int peer)
 {
     struct mesh *m = w->m;
@@ -289,6 +303,8 @@ static uint64_t judge(struct watch *w, int peer, uint64_t now)
 
     if (p->near)
         look_near(w, peer);
+    else if (now >= p->seen_us + limit)
+        watched_read(w, peer);          /* rule 7 */
     if (p->gone)
         return UINT64_MAX;
     since = p->begun && p->seen_us > w->rearm_us ? p->seen_us : w->rearm_us;
@@ -406,6 +422,7 @@ static void *run(void *context)
     while (!atomic_load(&w->stop)) {
         if (now >= next_beat) {
             beat(w, now);
+            read_all(w);
             next_beat = now + w->period_us;
         }
         next = judge_all(w, now);
@@ -433,6 +450,7 @@ static enum hvd_status watched_init(struct watch *w, int peer, struct hvd_error 
     struct mesh *m = w->m;
     struct watched *p = &w->peers[peer];
     struct proved *c = &m->watch_connections[peer];
+    int urgent = WAKE_BYTES;
 
     if (peer == m->topology.rank) {
         p->gone = true;
@@ -446,6 +464,7 @@ static enum hvd_status watched_init(struct watch *w, int peer, struct hvd_error 
         TRY(seal_init(&p->in, c->keys.receive, err));
         explicit_bzero(c, sizeof *c);
         c->fd = -1;
+        setsockopt(p->fd, SOL_SOCKET, SO_RCVLOWAT, &urgent, sizeof urgent);
         return follow(w, p->fd, (uint64_t)peer * 2, err);
     }
     if (!p->near)
@@ -464,7 +483,7 @@ static enum hvd_status watch_init(struct watch *w, struct mesh *m, struct hvd_er
     uint64_t t_us = (uint64_t)(m->conf->heartbeat_s * 1e6);
 
     *w = (struct watch){.m = m, .epoll = -1, .wake = -1, .count = (int)n,
-                        .period_us = t_us / 8, .limit_us = t_us + t_us / 10};
+                        .period_us = t_us / 10, .limit_us = t_us + t_us / 20};
     pthread_mutex_init(&w->lock, NULL);
     w->grace_us = t_us / 4 < 250000 ? t_us / 4 : 250000;
     w->start_us = w->rearm_us = clock_us();

@@ -5,8 +5,10 @@
 #include "base/clock.h"
 #include "check.h"
 #include "support/mesh_harness.h"
+#include "transport/transport_int.h"
 
 #include <dirent.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -197,6 +199,46 @@ static void exits(struct harness_rank *r)
 TEST(a_rank_that_exits_without_goodbye_is_lost)
 {
     in_all_layouts(exits);
+}
+
+/* The process lives, but closes the mesh as after a failure. */
+static void closes(struct harness_rank *r)
+{
+    harness_barrier(r);
+    if (r->rank == VICTIM) {
+        mark(r);
+        r->mesh = (mesh_close(r->mesh, false), NULL);
+        while (atomic_load(harness_word(r, 2)) < (uint64_t)r->size - 1)
+            sched_yield();
+        return;
+    }
+    survive(r, "left without a goodbye", 100000);
+    atomic_fetch_add(harness_word(r, 2), 1);
+}
+
+TEST(a_rank_that_closes_without_goodbye_is_lost)
+{
+    in_all_layouts(closes);
+}
+
+/* One data connection is cut under a peer that is well otherwise. */
+static void cut(struct harness_rank *r)
+{
+    harness_barrier(r);
+    if (r->rank == 0) {
+        mark(r);
+        shutdown(tcp_fd(&r->mesh->links[VICTIM]), SHUT_RDWR);
+    }
+    harness_wait_verdict(r->mesh);
+    CHECK_EQ((int)mesh_verdict(r->mesh)->status, HVD_PEER_LOST);
+    CHECK_HAS(mesh_verdict(r->mesh)->text, "closed by the other side");
+    CHECK(clock_us() - atomic_load(harness_word(r, AT)) < 1000000);
+    r->mesh = (mesh_close(r->mesh, false), NULL);
+}
+
+TEST(a_cut_connection_is_known_to_all)
+{
+    harness_run_processes(&layouts[1], cut, NULL);
 }
 
 static void leaves(struct harness_rank *r)
