@@ -68,10 +68,11 @@ struct hs_listener {
 };
 
 /*
- * Checks hello against what `expect` says (self, generation, job id; purpose 0: any; peer
- * HS_ANY_RANK: any) and fills reply.  The dialer's rank and purpose are in l->id
- * afterwards, but proved only by hs_accept_finish.  Errors: HVD_AUTH (wrong key, job, generation, rank, replay or
- * reflection: one text for all), HVD_VERSION (reply is filled, send it, then close).
+ * Checks hello against what `expect` says (self, generation, job id; purpose 0: any;
+ * peer HS_ANY_RANK: any) and fills reply.  The dialer's rank and purpose are in l->id
+ * afterwards, but proved only by hs_accept_finish.  Errors: HVD_AUTH (wrong key, job,
+ * generation, rank, replay or reflection: one text for all), HVD_VERSION (reply is
+ * filled: send it, then close).
  */
 enum hvd_status hs_accept(struct hs_listener *l, const uint8_t key[HS_KEY],
                           const struct hs_identity *expect,
