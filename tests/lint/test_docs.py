@@ -37,7 +37,7 @@ class Documents(TreeTest):
             return
         text = "\n".join(p.read_text() for p in tracked("src/*.[ch]", "include/*.h",
                                                         "python/*.py", "src/*.inc"))
-        named = set(re.findall(r"`([a-z_][a-z_0-9.]*)\(\)`", tour.read_text()))
+        named = set(re.findall(r"`([a-z]+_[a-z_0-9]*)`", tour.read_text()))
         self.assert_none(sorted(n for n in named
                                 if not re.search(rf"\b{n.split('.')[-1]}\b", text)),
                          "docs/tour.md names what does not exist")
