@@ -1,17 +1,14 @@
 /*
- * backend_hvd.c: collbench on libhvd.  An operation of one size keeps its name, as a gradient
- * does in training; the first call negotiates it, the measured ones find it in the cache.
+ * backend_hvd.c: collbench on libhvd.  An operation of one size keeps its name, as a
+ * gradient does in training: the first call negotiates it, the measured ones find it in
+ * the cache.
  */
-#include "coll.h"
+#include "system.h"
 
 #include "horovod/horovod.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-
-#define HUGE_BYTES ((size_t)2 << 20)
 
 static int size;
 
@@ -23,7 +20,7 @@ static void check(enum hvd_status status, const struct hvd_error *err)
     exit(1);
 }
 
-void coll_init(int *argc, char ***argv, int *rank_p, int *size_p)
+void sys_init(int *argc, char ***argv, int *rank_p, int *size_p)
 {
     struct hvd_error err;
 
@@ -33,81 +30,72 @@ void coll_init(int *argc, char ***argv, int *rank_p, int *size_p)
     *size_p = size = hvd_size();
 }
 
-void coll_finish(void)
+void sys_finish(void)
 {
     hvd_shutdown();
 }
 
-const char *coll_name(void)
+void *sys_alloc(size_t bytes, bool shared)
 {
-    return "hvd";
+    void *p = shared ? hvd_alloc(bytes) : sys_alloc_private(bytes);
+
+    if (p == NULL) {
+        fprintf(stderr, "collbench: no shared memory for %zu bytes\n", bytes);
+        exit(1);
+    }
+    return p;
 }
 
-/* Private memory comes as it does for the peers. */
-void *coll_alloc(size_t bytes, bool shared)
+/* The name is written only when operation or size change. */
+static const char *name_of(enum hvd_op op, int64_t count, bool in_place)
 {
-    void *p = shared ? hvd_alloc(bytes) : NULL;
+    static char names[HVD_OP_COUNT][2][40];
+    static int64_t counts[HVD_OP_COUNT][2];
+    char *name = names[op][in_place];
 
-    if (p != NULL)
-        return p;
-    if (posix_memalign(&p, bytes >= HUGE_BYTES ? HUGE_BYTES : 4096, bytes) != 0)
-        abort();
-    if (bytes >= HUGE_BYTES)
-        madvise(p, bytes, MADV_HUGEPAGE);
-    return memset(p, 0, bytes);
+    if (counts[op][in_place] != count) {
+        counts[op][in_place] = count;
+        snprintf(name, sizeof names[0][0], "bench.%d.%d.%lld", (int)op, in_place,
+                 (long long)count);
+    }
+    return name;
 }
 
-/* Runs the operation; the text of the name is made only when the size changes. */
-static int run(enum hvd_op op, enum hvd_dtype dtype, const void *in, void *out,
-               int64_t count)
+static void run(enum hvd_op op, enum hvd_dtype dtype, const void *in, void *out,
+                int64_t count)
 {
-    static char names[HVD_OP_COUNT][32];
-    static int64_t counts[HVD_OP_COUNT];
     struct hvd_request request = {
         .size = sizeof request, .op = op, .dtype = dtype, .reduce = HVD_SUM, .device = -1,
-        .name = names[op], .input = in, .output = out, .ndim = 1, .shape = {count},
+        .name = name_of(op, count, in == out), .input = in, .output = out, .ndim = 1,
+        .shape = {count},
     };
     struct hvd_error err;
 
-    if (counts[op] != count || names[op][0] == '\0') {
-        counts[op] = count;
-        snprintf(names[op], sizeof names[op], "bench.%d.%lld", (int)op, (long long)count);
-    }
     check(hvd_run(&request, &err), &err);
-    return 0;
 }
 
-int coll_barrier(void)
+void sys_allreduce(const float *in, float *out, size_t count)
 {
-    struct hvd_request request = {.size = sizeof request, .op = HVD_BARRIER, .device = -1};
-    struct hvd_error err;
-
-    check(hvd_run(&request, &err), &err);
-    return 0;
+    run(HVD_ALLREDUCE, HVD_F32, in, out, (int64_t)count);
 }
 
-int coll_allreduce(const float *in, float *out, size_t count)
+void sys_reducescatter(const float *in, float *out, size_t count_per_rank)
 {
-    return run(HVD_ALLREDUCE, HVD_F32, in, out, (int64_t)count);
+    run(HVD_REDUCESCATTER, HVD_F32, in, out, (int64_t)count_per_rank * size);
 }
 
-int coll_reducescatter(const float *in, float *out, size_t count_per_rank)
+void sys_allgather(const void *in, void *out, size_t bytes_per_rank)
 {
-    return run(HVD_REDUCESCATTER, HVD_F32, in, out, (int64_t)count_per_rank * size);
+    run(HVD_ALLGATHER, HVD_U8, in, out, (int64_t)bytes_per_rank);
 }
 
-int coll_allgather(const void *in, void *out, size_t bytes_per_rank)
-{
-    return run(HVD_ALLGATHER, HVD_U8, in, out, (int64_t)bytes_per_rank);
-}
-
-int coll_broadcast(void *buffer, size_t bytes, int root)
+void sys_broadcast(void *buffer, size_t bytes, int root)
 {
     (void)root;                         /* always 0 here */
-    return run(HVD_BROADCAST, HVD_U8, buffer, buffer, (int64_t)bytes);
+    run(HVD_BROADCAST, HVD_U8, buffer, buffer, (int64_t)bytes);
 }
 
-int coll_alltoall(const void *in, void *out, size_t bytes_per_pair)
+void sys_alltoall(const void *in, void *out, size_t bytes_per_pair)
 {
-    return run(HVD_ALLTOALL, HVD_U8, in, out, (int64_t)bytes_per_pair * size);
+    run(HVD_ALLTOALL, HVD_U8, in, out, (int64_t)bytes_per_pair * size);
 }

@@ -1,72 +1,87 @@
 /*
- * collbench.c: times collectives of one system (coll.h), one process a rank.
+ * collbench.c: times collectives of one system (system.h), one process a rank.
  *
- *   collbench [-o op,op] [-b bytes] [-e bytes] [-f factor] [-t seconds] [-p] [-s]
+ *   collbench -B FILE [-o op,op] [-z bytes,bytes] [-t seconds] [-p] [-s]
  *
+ *   -B  the board (board.h), an empty file
  *   -o  allreduce, allreduce_in (in place), allgather, broadcast, alltoall, reducescatter
- *   -b, -e, -f   smallest and largest vector, factor between sizes
- *   -t  seconds per size        -p  private memory instead of the system's allocator
+ *   -z  sizes of the vector     -t  seconds per operation and size
+ *   -p  private memory instead of the system's own allocator
  *   -s  stale: do not rewrite the inputs before each sample
  *
  * 1. Bytes are those of the full vector: what one rank holds at the widest point.
  * 2. A sample: every rank rewrites its input, as a backward pass does, barrier, call;
- *    latest end minus latest start over the ranks, on the clock all ranks of a host share.
+ *    latest end minus latest start over the ranks.
  * 3. Every size is checked before it is timed: sums of small integers are exact.
- * 4. CSV on rank 0: system,op,ranks,bytes,samples,median_us,p99_us,min_us,loop_us,ok
- *    (loop: calls back to back, without barriers).
+ * 4. Rank 0 prints a JSON line: op, ranks, bytes, samples, median_us, p99_us, min_us,
+ *    loop_us (calls back to back, without barriers), ok.
  */
-#include "coll.h"
+#include "board.h"
+#include "system.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
-#define SAMPLES_MAX 20000
-#define RANKS_MAX 512
+#define SAMPLES_MAX (BOARD_STAMPS / 2)
+#define SAMPLES_MIN 3
+#define SIZES_MAX 64
+#define HUGE_BYTES ((size_t)2 << 20)
+#define PERIOD 101                      /* of the values that are added for the check */
 
 enum op { ALLREDUCE, ALLREDUCE_IN, ALLGATHER, BROADCAST, ALLTOALL, REDUCESCATTER, OPS };
 static const char *const op_names[] = {"allreduce", "allreduce_in", "allgather",
                                        "broadcast", "alltoall", "reducescatter"};
 
 static struct {
-    const char *ops;
-    size_t low_bytes, high_bytes;
-    int factor;
+    const char *board, *ops;
+    size_t sizes[SIZES_MAX];
+    int size_count;
     double seconds;
     bool private_memory, stale;
-} opt = {"allreduce", 4, 1 << 20, 4, 0.25, false, false};
+} opt = {.ops = "allreduce_in", .sizes = {4, 65536}, .size_count = 2, .seconds = 0.1};
 
 static int rank, size;
-static char *in, *out;
-static double *mine, *all, *samples;    /* starts, then ends; of all ranks; results */
+static float *in, *out;
+static double samples[SAMPLES_MAX];
 
-static double now_s(void)
+void *sys_alloc_private(size_t bytes)
 {
-    struct timespec t;
+    void *p = NULL;
 
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+    if (posix_memalign(&p, bytes >= HUGE_BYTES ? HUGE_BYTES : 4096, bytes) != 0) {
+        fprintf(stderr, "collbench: no memory for %zu bytes\n", bytes);
+        exit(1);
+    }
+    if (bytes >= HUGE_BYTES)
+        madvise(p, bytes, MADV_HUGEPAGE);
+    return memset(p, 0, bytes);
 }
 
-static int call(enum op op, size_t bytes)
+static void call(enum op op, size_t bytes)
 {
     size_t count = bytes / sizeof(float), part = count / (size_t)size;
 
     switch (op) {
     case ALLREDUCE:
-        return coll_allreduce((float *)in, (float *)out, count);
+        sys_allreduce(in, out, count);
+        break;
     case ALLREDUCE_IN:
-        return coll_allreduce((float *)out, (float *)out, count);
+        sys_allreduce(out, out, count);
+        break;
     case ALLGATHER:
-        return coll_allgather(in, out, part * sizeof(float));
+        sys_allgather(in, out, part * sizeof(float));
+        break;
     case BROADCAST:
-        return coll_broadcast(out, bytes, 0);
+        sys_broadcast(out, bytes, 0);
+        break;
     case ALLTOALL:
-        return coll_alltoall(in, out, part * sizeof(float));
+        sys_alltoall(in, out, part * sizeof(float));
+        break;
     default:
-        return coll_reducescatter((float *)in, (float *)out, part);
+        sys_reducescatter(in, out, part);
     }
 }
 
@@ -74,7 +89,21 @@ static int call(enum op op, size_t bytes)
 
 static float value(int of_rank, size_t i)
 {
-    return (float)((i * 7 + (size_t)of_rank * 13) % 101);
+    return (float)((i * 7 + (size_t)of_rank * 13) % PERIOD);
+}
+
+static void fill(float *to, size_t count)
+{
+    size_t done = count < PERIOD ? count : PERIOD;
+
+    for (size_t i = 0; i < done; i++)
+        to[i] = value(rank, i);
+    while (done < count) {
+        size_t n = done < count - done ? done : count - done;
+
+        memcpy(to + done, to, n * sizeof(float));
+        done += n;
+    }
 }
 
 static float sum(size_t i)
@@ -109,34 +138,21 @@ static bool is_right(enum op op, size_t bytes)
     size_t end = op == REDUCESCATTER ? part
                  : op == ALLGATHER || op == ALLTOALL ? part * (size_t)size : count;
     size_t step = end > 100000 ? 97 : 1;
-    bool filled = op == ALLREDUCE_IN || (op == BROADCAST && rank == 0);
 
-    for (size_t i = 0; i < count; i++) {
-        ((float *)in)[i] = value(rank, i);
-        ((float *)out)[i] = filled ? value(rank, i) : -1;
-    }
-    if (call(op, bytes) != 0)
-        return false;
+    fill(in, count);
+    if (op == ALLREDUCE_IN || (op == BROADCAST && rank == 0))
+        fill(out, count);
+    else
+        memset(out, 0xff, bytes);
+    call(op, bytes);
     for (size_t i = 0; i < end; i += step)
-        if (((float *)out)[i] != expected(op, i, part)) {
+        if (out[i] != expected(op, i, part)) {
             fprintf(stderr, "rank %d: %s of %zu bytes: element %zu is %g, not %g\n", rank,
-                    op_names[op], bytes, i, (double)((float *)out)[i],
+                    op_names[op], bytes, i, (double)out[i],
                     (double)expected(op, i, part));
             return false;
         }
     return true;
-}
-
-/* True if it is true on every rank. */
-static bool agree(bool mine_is_right)
-{
-    int one = mine_is_right, each[RANKS_MAX];
-    bool right = true;
-
-    coll_allgather(&one, each, sizeof one);
-    for (int r = 0; r < size; r++)
-        right &= each[r];
-    return right;
 }
 
 /* ---- Times ---------------------------------------------------------------------- */
@@ -145,26 +161,25 @@ static void prepare(enum op op, size_t bytes)
 {
     if (!opt.stale)
         memset(op == ALLREDUCE_IN || op == BROADCAST ? out : in, 0, bytes);
-    coll_barrier();
+    board_barrier();
 }
 
 /* As many samples as fit in the time; rank 0 decides, everybody obeys. */
 static int sample_count(enum op op, size_t bytes)
 {
-    int probes = bytes <= 65536 ? 20 : 1, count, counts[RANKS_MAX];
-    double start;
+    int probes = bytes <= 65536 ? 20 : 1;
+    double start, count;
 
     prepare(op, bytes);
     call(op, bytes);
-    start = now_s();
+    start = board_now();
     for (int i = 0; i < probes; i++) {
         prepare(op, bytes);
         call(op, bytes);
     }
-    count = (int)(opt.seconds * probes / (now_s() - start));
-    count = count < 3 ? 3 : count > SAMPLES_MAX ? SAMPLES_MAX : count;
-    coll_allgather(&count, counts, sizeof count);
-    return counts[0];
+    count = opt.seconds * probes / (board_now() - start);
+    count = count < SAMPLES_MIN ? SAMPLES_MIN : count > SAMPLES_MAX ? SAMPLES_MAX : count;
+    return (int)board_agree(count);
 }
 
 static int by_value(const void *a, const void *b)
@@ -176,24 +191,27 @@ static int by_value(const void *a, const void *b)
 
 static void take_samples(enum op op, size_t bytes, int count)
 {
+    double *mine = board_stamps(rank);
+
     for (int i = 0; i < count; i++) {
         prepare(op, bytes);
-        mine[i] = now_s();
+        mine[i] = board_now();
         call(op, bytes);
-        mine[count + i] = now_s();
+        mine[SAMPLES_MAX + i] = board_now();
     }
-    coll_allgather(mine, all, sizeof(double) * 2 * (size_t)count);
-    for (int i = 0; i < count; i++) {
+    board_barrier();
+    for (int i = 0; rank == 0 && i < count; i++) {
         double start = 0, end = 0;
 
         for (int r = 0; r < size; r++) {
-            const double *of = all + (size_t)r * 2 * (size_t)count;
+            const double *of = board_stamps(r);
 
             start = of[i] > start ? of[i] : start;
-            end = of[count + i] > end ? of[count + i] : end;
+            end = of[SAMPLES_MAX + i] > end ? of[SAMPLES_MAX + i] : end;
         }
         samples[i] = end - start;
     }
+    board_barrier();
     qsort(samples, (size_t)count, sizeof *samples, by_value);
 }
 
@@ -201,28 +219,30 @@ static double loop_time(enum op op, size_t bytes, int count)
 {
     double start;
 
-    coll_barrier();
-    start = now_s();
+    board_barrier();
+    start = board_now();
     for (int i = 0; i < count; i++)
         call(op, bytes);
-    coll_barrier();
-    return (now_s() - start) / count;
+    board_barrier();
+    return (board_now() - start) / count;
 }
 
 /* False: wrong result. */
 static bool measure(enum op op, size_t bytes)
 {
-    bool right = agree(is_right(op, bytes));
+    bool right = board_all(is_right(op, bytes));
     int count = sample_count(op, bytes);
     double loop;
 
     take_samples(op, bytes, count);
-    loop = loop_time(op, bytes, count);
+    loop = loop_time(op, bytes, count < 10 ? count : count / 2);
     if (rank == 0) {
-        printf("%s,%s,%d,%zu,%d,%.2f,%.2f,%.2f,%.2f,%s\n", coll_name(), op_names[op], size,
-               bytes, count, samples[count / 2] * 1e6,
+        printf("{\"op\": \"%s\", \"ranks\": %d, \"bytes\": %zu, \"samples\": %d, "
+               "\"median_us\": %.3f, \"p99_us\": %.3f, \"min_us\": %.3f, "
+               "\"loop_us\": %.3f, \"ok\": %s}\n",
+               op_names[op], size, bytes, count, samples[count / 2] * 1e6,
                samples[(int)(count * 0.99)] * 1e6, samples[0] * 1e6, loop * 1e6,
-               right ? "ok" : "WRONG");
+               right ? "true" : "false");
         fflush(stdout);
     }
     return right;
@@ -239,46 +259,66 @@ static bool is_chosen(enum op op)
     return strstr(list, key) != NULL;
 }
 
+static void parse_sizes(char *text)
+{
+    opt.size_count = 0;
+    for (char *word = strtok(text, ","); word != NULL; word = strtok(NULL, ",")) {
+        size_t bytes = strtoull(word, NULL, 0);
+
+        if (bytes < sizeof(float) || opt.size_count == SIZES_MAX) {
+            fprintf(stderr, "collbench: -z %s\n", word);
+            exit(2);
+        }
+        opt.sizes[opt.size_count++] = bytes;
+    }
+}
+
 static void parse(int argc, char **argv)
 {
     int letter;
 
-    while ((letter = getopt(argc, argv, "o:b:e:f:t:ps")) > 0)
+    while ((letter = getopt(argc, argv, "B:o:z:t:ps")) > 0)
         switch (letter) {
+        case 'B': opt.board = optarg; break;
         case 'o': opt.ops = optarg; break;
-        case 'b': opt.low_bytes = strtoul(optarg, NULL, 0); break;
-        case 'e': opt.high_bytes = strtoul(optarg, NULL, 0); break;
-        case 'f': opt.factor = atoi(optarg); break;
+        case 'z': parse_sizes(optarg); break;
         case 't': opt.seconds = atof(optarg); break;
         case 'p': opt.private_memory = true; break;
         case 's': opt.stale = true; break;
         default: exit(2);
         }
-    if (opt.low_bytes < 4 || opt.factor < 2 || optind != argc) {
+    if (opt.board == NULL || optind != argc) {
         fprintf(stderr, "collbench: see the first lines of collbench.c\n");
         exit(2);
     }
 }
 
-int main(int argc, char **argv)
+static bool measure_all(void)
 {
-    size_t room;
     bool right = true;
 
-    coll_init(&argc, &argv, &rank, &size);
-    parse(argc, argv);
-    room = opt.high_bytes < 4096 ? 4096 : opt.high_bytes;
-    in = coll_alloc(room, !opt.private_memory);
-    out = coll_alloc(room, !opt.private_memory);
-    mine = coll_alloc(sizeof(double) * 2 * SAMPLES_MAX, false);
-    all = coll_alloc(sizeof(double) * 2 * SAMPLES_MAX * (size_t)size, false);
-    samples = coll_alloc(sizeof(double) * SAMPLES_MAX, false);
     for (enum op op = 0; op < OPS; op++)
-        for (size_t n = opt.low_bytes; is_chosen(op) && n <= opt.high_bytes;
-             n *= (size_t)opt.factor)
-            if (op < ALLGATHER || op == BROADCAST || n >= sizeof(float) * (size_t)size)
-                right &= measure(op, n);
-    coll_barrier();
-    coll_finish();
+        for (int k = 0; is_chosen(op) && k < opt.size_count; k++)
+            if (op < ALLGATHER || op == BROADCAST ||
+                opt.sizes[k] >= sizeof(float) * (size_t)size)
+                right &= measure(op, opt.sizes[k]);
+    return right;
+}
+
+int main(int argc, char **argv)
+{
+    size_t room = 4096;
+    bool right;
+
+    sys_init(&argc, &argv, &rank, &size);
+    parse(argc, argv);
+    board_open(opt.board, rank, size);
+    for (int k = 0; k < opt.size_count; k++)
+        room = opt.sizes[k] > room ? opt.sizes[k] : room;
+    in = sys_alloc(room, !opt.private_memory);
+    out = sys_alloc(room, !opt.private_memory);
+    right = measure_all();
+    board_barrier();
+    sys_finish();
     return !right;
 }

@@ -1,0 +1,283 @@
+"""Starting the systems under test: who they are, with which settings, and how N ranks begin.
+
+Settings of the peers are the best that were found for them on machines with few cores: bound to
+cores, yielding only when there are more ranks than CPUs, a malloc that keeps its memory.
+"""
+import json
+import os
+import pathlib
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+BUILD = ROOT / "build" / "bench"
+CPUS = sorted(os.sched_getaffinity(0))
+MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(8 << 30), "MALLOC_TRIM_THRESHOLD_": str(16 << 30),
+          "MALLOC_TOP_PAD_": str(256 << 20)}
+NETWORK = "10.79.0"                     # of the two namespaces
+
+
+class Failed(Exception):
+    pass
+
+
+def program(name):
+    return str(BUILD / "bench" / name)
+
+
+def cpu_of(rank, ranks):
+    """The CPUs of a rank as horovodrun binds them: one each when there are more ranks than CPUs."""
+    return {CPUS[rank * len(CPUS) // ranks]} if ranks > len(CPUS) else set(CPUS)
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+# ---------------------------------------------------------------- systems
+
+class System:
+    """name in the tables; over: shm, tcp or netns; ours or a peer."""
+
+    def __init__(self, name, over, ours=False):
+        self.name, self.over, self.ours = name, over, ours
+
+    def missing(self):
+        """None, or why it cannot be measured here."""
+        return None
+
+    def start(self, ranks, words, scratch, log):
+        """Begins the ranks; returns processes whose end is the end of the launch."""
+        raise NotImplementedError
+
+
+class Ours(System):
+    """libhvd through its C API, started as a job without a launcher."""
+
+    def __init__(self, name, over="shm", private=False):
+        super().__init__(name, over, ours=True)
+        self.private = private
+
+    def start(self, ranks, words, scratch, log):
+        key = scratch / "key"
+        key.touch(0o600)
+        key.write_text(secrets.token_hex(32))
+        address = f"{NETWORK}.1" if self.over == "netns" else "127.0.0.1"
+        shared = {"HOROVOD_SIZE": ranks, "HOROVOD_KEY_FILE": key, "HOROVOD_JOB_ID": key.parent.name,
+                  "HOROVOD_GLOO_RENDEZVOUS_ADDR": address,
+                  "HOROVOD_GLOO_RENDEZVOUS_PORT": free_port(), **MALLOC}
+        if self.over == "tcp":
+            shared |= {"HOROVOD_SHM_DISABLE": 1, "HOROVOD_CMA_DISABLE": 1}
+        words = [program("collbench_hvd"), *words] + ["-p"] * self.private
+        return [self.rank(rank, ranks, words, shared, log) for rank in range(ranks)]
+
+    def rank(self, rank, ranks, words, shared, log):
+        env = {**shared, "HOROVOD_RANK": rank, "HOROVOD_RENDEZVOUS_SERVE": int(rank == 0)}
+        if self.over == "netns":
+            host = rank * 2 // ranks
+            words = ["ip", "netns", "exec", namespace(host), *words]
+            env["HOROVOD_HOSTNAME"] = namespace(host)
+        cpus = cpu_of(rank, ranks)
+        return subprocess.Popen(words, env=os.environ | {k: str(v) for k, v in env.items()},
+                                preexec_fn=lambda: os.sched_setaffinity(0, cpus), **log)
+
+
+class OpenMpi(System):
+    SETTINGS = {
+        "ompi-cma": ["pml=ob1", "btl=vader,self"],
+        "ompi-ucx": ["pml=ucx", "pml_ucx_tls=any", "pml_ucx_devices=any"],
+        "ompi-tcp": ["pml=ob1", "btl=tcp,self", "btl_tcp_if_include=lo"],
+        "ompi-netns": ["pml=ob1", "btl=vader,tcp,self",
+                       f"btl_tcp_if_include={NETWORK}.0/24",
+                       f"oob_tcp_if_include={NETWORK}.0/24"],
+    }
+
+    def missing(self):
+        if shutil.which("mpirun.openmpi") is None:
+            return "no mpirun.openmpi"
+        return None if os.path.exists(program("collbench_openmpi")) else "not built"
+
+    def start(self, ranks, words, scratch, log):
+        command = ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "-np", str(ranks),
+                   "--bind-to", "core:overload-allowed"]
+        settings = [*self.SETTINGS[self.name],
+                    f"mpi_yield_when_idle={int(ranks > len(CPUS))}"]
+        if self.over == "netns":
+            agent = scratch / "agent"
+            agent.write_text(AGENT)
+            agent.chmod(0o700)
+            settings.append(f"plm_rsh_agent={agent}")
+            half = ranks // 2
+            command = ["ip", "netns", "exec", namespace(0), "unshare", "-u", "sh", "-c",
+                       f"hostname {namespace(0)} && exec \"$@\"", "sh", *command, "--host",
+                       f"{NETWORK}.1:{ranks - half},{NETWORK}.2:{half}"]
+        for setting in settings:
+            command += ["--mca", *setting.split("=", 1)]
+        env = MALLOC | ({"UCX_TLS": "shm,self"} if self.name == "ompi-ucx" else {})
+        for name in env:
+            command += ["-x", name]
+        return [subprocess.Popen([*command, program("collbench_openmpi"), *words],
+                                 env=os.environ | env, **log)]
+
+
+class Mpich(System):
+    def missing(self):
+        if shutil.which("mpirun.mpich") is None:
+            return "no mpirun.mpich"
+        return None if os.path.exists(program("collbench_mpich")) else "not built"
+
+    def start(self, ranks, words, scratch, log):
+        bind = ["-bind-to", "core"] if ranks <= len(CPUS) else []
+        return [subprocess.Popen(["mpirun.mpich", *bind, "-np", str(ranks),
+                                  program("collbench_mpich"), *words],
+                                 env=os.environ | MALLOC, **log)]
+
+
+SYSTEMS = [
+    Ours("hvd-mapped"), Ours("hvd-private", private=True),
+    OpenMpi("ompi-cma", "shm"), OpenMpi("ompi-ucx", "shm"), Mpich("mpich", "shm"),
+    Ours("hvd-tcp", "tcp"), OpenMpi("ompi-tcp", "tcp"),
+    Ours("hvd-netns", "netns"), OpenMpi("ompi-netns", "netns"),
+]
+
+
+# ---------------------------------------------------------------- two hosts on one machine
+
+# mpirun's idea of ssh: agent HOST COMMAND..., where the last number of the address is the host.
+AGENT = """#!/bin/sh
+host=$1
+shift
+exec ip netns exec hvdbench${host##*.} unshare -u sh -c \
+    "hostname hvdbench${host##*.} && $*"
+"""
+
+
+def namespace(host):
+    return f"hvdbench{host + 1}"
+
+
+def ip(*words):
+    return subprocess.run(["ip", *words], capture_output=True, text=True)
+
+
+class TwoHosts:
+    """Two network namespaces joined by a veth pair; `why` says why not, if not."""
+
+    def __enter__(self):
+        self.why = None
+        steps = [["netns", "add", namespace(0)], ["netns", "add", namespace(1)],
+                 ["link", "add", "hvdb1", "netns", namespace(0), "type", "veth",
+                  "peer", "name", "hvdb2", "netns", namespace(1)]]
+        for host in (0, 1):
+            at = ["-n", namespace(host)]
+            steps += [[*at, "link", "set", "lo", "up"],
+                      [*at, "addr", "add", f"{NETWORK}.{host + 1}/24", "dev", f"hvdb{host + 1}"],
+                      [*at, "link", "set", f"hvdb{host + 1}", "up"]]
+        if shutil.which("ip") is None:
+            self.why = "no ip program"
+        for step in steps if self.why is None else []:
+            done = ip(*step)
+            if done.returncode != 0:
+                self.why = (done.stderr.strip() or "ip failed").splitlines()[-1]
+                break
+        return self
+
+    def __exit__(self, *_):
+        for host in (0, 1) if shutil.which("ip") else ():
+            ip("netns", "del", namespace(host))
+
+
+# ---------------------------------------------------------------- one launch
+
+def marked(mark):
+    """Processes of one launch, wherever they have been reparented to."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as f:
+                if mark in f.read():
+                    found.append(int(pid))
+        except OSError:
+            continue
+    return found
+
+
+def sweep(mark, processes):
+    """Ends what is left of a launch."""
+    for _ in range(100):
+        for process in processes:
+            process.poll()
+        left = marked(mark)
+        if not left:
+            break
+        for pid in left:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        time.sleep(0.02)
+    for process in processes:
+        process.wait()
+
+
+def wait_all(processes, end):
+    """None, or what went wrong; returns at the first failure."""
+    left = list(processes)
+    while left:
+        for process in list(left):
+            code = process.poll()
+            if code is not None:
+                left.remove(process)
+                if code != 0:
+                    return f"exit {code}"
+        if left and time.monotonic() > end:
+            return "takes too long"
+        time.sleep(0.005)
+    return None
+
+
+def rows_of(path):
+    rows = []
+    for line in path.read_text(errors="replace").splitlines():
+        if line.startswith("{"):
+            try:
+                rows.append(json.loads(line))
+            except json.JSONDecodeError:
+                pass
+    return rows
+
+
+def launch(system, ranks, ops, sizes, seconds, limit):
+    """Runs collbench once; its rows.  Failed carries the last words of what failed; rows that
+    came before are in its `rows`."""
+    mark = secrets.token_hex(16)
+    where = "/dev/shm" if os.path.isdir("/dev/shm") else None
+    with tempfile.TemporaryDirectory(prefix="hvdbench-", dir=where) as name:
+        scratch = pathlib.Path(name)
+        (scratch / "board").touch()
+        words = ["-B", str(scratch / "board"), "-o", ",".join(ops),
+                 "-z", ",".join(map(str, sizes)), "-t", str(seconds)]
+        os.environ["HVD_BENCH_MARK"] = mark
+        with open(scratch / "out", "w") as out:
+            log = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": subprocess.STDOUT,
+                   "start_new_session": True}
+            processes = system.start(ranks, words, scratch, log)
+            try:
+                why = wait_all(processes, time.monotonic() + limit)
+            finally:
+                sweep(mark.encode(), processes)
+        rows = rows_of(scratch / "out")
+        if why is not None:
+            last = [x for x in (scratch / "out").read_text(errors="replace").splitlines()
+                    if x.strip() and not x.startswith("{")][-4:]
+            failure = Failed("; ".join([why, *last]))
+            failure.rows = rows
+            raise failure
+    return rows
