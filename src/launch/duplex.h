@@ -11,7 +11,7 @@
 
 /* A sender of bulk stops above HIGH unsent bytes and goes on when LOW is reached. */
 #define DUPLEX_HIGH (4u << 20)
-#define DUPLEX_LOW (1u << 20)
+#define DUPLEX_LOW (DUPLEX_HIGH - (256u << 10))
 
 struct duplex;
 

@@ -106,7 +106,7 @@ static void write_some(struct sink *sink)
         sink->at += (size_t)n;
     }
     if (sink->at == sink->buf.length ||
-        (sink->at > SINK_LOW && sink->at > sink->buf.length / 2)) {
+        (sink->at > (1u << 20) && sink->at > sink->buf.length / 2)) {
         memmove(sink->buf.text, sink->buf.text + sink->at, sink->buf.length - sink->at);
         sink->buf.length -= sink->at;
         sink->at = 0;

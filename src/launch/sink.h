@@ -9,8 +9,10 @@
 
 #include <uv.h>
 
+/* A sender stops above HIGH bytes and goes on at LOW.  They are near each other, so that a
+ * reader of 256 KiB a second keeps everybody waiting for less than a second. */
 #define SINK_HIGH (4u << 20)
-#define SINK_LOW (1u << 20)
+#define SINK_LOW (SINK_HIGH - (256u << 10))
 
 struct sink {
     int fd;                             /* -1: broken, everything is thrown away */

@@ -93,12 +93,11 @@ def _options(args: Any) -> list[str]:
     return words
 
 
-def _failure(outcome: _native.Outcome, hosts: str = "") -> RuntimeError:
+def _failure(outcome: _native.Outcome) -> RuntimeError:
     """The exception that tells what the launcher has found."""
     first = outcome.first_failure()
     if first is None:
-        return RuntimeError(outcome.error or
-                            f"horovodrun failed with exit code {outcome.code}")
+        return RuntimeError(outcome.reason())
     rank, code, _, why = first
     text = ("Horovod detected that one or more processes exited with non-zero status, thus "
             "causing the job to be terminated. The first process to do so was:\n"

@@ -15,6 +15,7 @@ from typing import Any, Callable, Optional, Sequence
 
 RESULT, EXIT, TEXT = 13, 14, 15         # frames of src/launch/agent_wire.h
 HEAD = struct.Struct("<IB")
+ERROR = "horovodrun: error: "
 
 
 def launcher() -> str:
@@ -37,10 +38,17 @@ class Outcome:
         self.results: dict[int, bytearray] = {}
         self.ends: list[tuple[int, int, int, str]] = []     # rank, code, signal, text
         self.error: Optional[str] = None
+        self.tail = ""                  # the end of what the launcher has printed
 
     def first_failure(self) -> Optional[tuple[int, int, int, str]]:
         """The end of the rank that failed first."""
         return next((end for end in self.ends if end[1] != 0), None)
+
+    def reason(self) -> str:
+        """Why no worker was started."""
+        said = [line for line in self.tail.splitlines() if line.startswith(ERROR)]
+        return self.error or (said[-1][len(ERROR):] if said else
+                              f"horovodrun failed with exit code {self.code}")
 
     def take(self, kind: int, body: bytes) -> None:
         """One frame of the launcher."""
@@ -60,13 +68,16 @@ def _read_frames(fd: int, take: Callable[[int, bytes], None]) -> None:
             take(kind, file.read(length - 1))
 
 
-def _pump(fd: int, stream: Any) -> None:
+def _pump(fd: int, to: tuple[Any, Outcome]) -> None:
     """Bytes of the launcher to a stream of the caller, as they come."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    stream, outcome = to
     try:
         while data := os.read(fd, 65536):
+            text = decoder.decode(data)
+            outcome.tail = (outcome.tail + text)[-4096:]
             if stream is not None:
-                stream.write(decoder.decode(data))
+                stream.write(text)
                 stream.flush()
     except (OSError, ValueError):
         while os.read(fd, 65536):       # the stream is closed: the launcher must not block
@@ -95,8 +106,8 @@ def execute(options: Sequence[str], command: Sequence[str], payload: Optional[by
         words += ["--payload-fd", str(memory), "--result-fd", str(write)]
         readers.append((_read_frames, read, outcome.take))
     out, err = os.pipe(), os.pipe()
-    readers += [(_pump, out[0], sys.stdout if stdout is None else stdout),
-                (_pump, err[0], sys.stderr if stderr is None else stderr)]
+    readers += [(_pump, out[0], (sys.stdout if stdout is None else stdout, Outcome())),
+                (_pump, err[0], (sys.stderr if stderr is None else stderr, outcome))]
     try:
         # A session of its own: Ctrl-C comes to us, and we tell the launcher.
         process = subprocess.Popen([*words, "--", *command], env=env, stdout=out[1],
