@@ -28,6 +28,9 @@ _Noreturn void check_fail(const char *file, int line, const char *format, ...)
 /* Ends the test as skipped (exit 77); only for what this machine cannot do. */
 _Noreturn void check_skip(const char *why);
 
+/* The limit times CHECK_LIMIT_FACTOR, for sanitizers and slow machines. */
+unsigned check_limit_s(int limit_s);
+
 #define TEST(name_, ...)                                                               \
     static void test_##name_(void);                                                    \
     static struct check_test check_##name_ = {                                         \

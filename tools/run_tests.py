@@ -29,6 +29,8 @@ LOGS = ROOT / "build" / "log"
 CPUS = len(os.sched_getaffinity(0))
 # Every process of this run inherits it: who still has it at the end was left behind.
 MARK = f"RUN_TESTS_ID={os.getpid()}-{time.monotonic_ns()}"
+SANITIZER_FACTOR = 4                    # of time limits; sanitizers cost up to ten times
+LONG_ROUNDS = {"HVD_CYCLES": "10000", "HVD_ROUNDS": "100", "HVD_SEEDS": "20000"}
 OUTPUT_LINES = 80                       # of a failure; the rest is in the log
 
 SANITIZED = ["-Dbuildtype=debugoptimized", "-Db_lundef=false", "-Dpython=false"]
@@ -178,7 +180,7 @@ def count_tests(entry):
     return totals
 
 
-def meson_test(kind, suites, limit_s):
+def meson_test(kind, arguments, limit_s, factor=1, extra=()):
     directory = build(kind)
     results = directory / "meson-logs" / "testlog.json"
     results.unlink(missing_ok=True)
@@ -189,11 +191,9 @@ def meson_test(kind, suites, limit_s):
             name, result, seconds = found.groups()
             line(GOOD.get(result, "FAILED"), float(seconds), name)
 
-    # Sanitizers cost up to ten times the run time.
-    factor = "1" if kind == "gcc" else "4"
     code, output = run(["meson", "test", "-C", directory, "--no-rebuild", "-t", factor,
-                        "--num-processes", CPUS, *suites], f"{kind}-test.log", limit_s,
-                       progress)
+                        "--num-processes", CPUS, *arguments], f"{kind}-test.log", limit_s,
+                       progress, {"CHECK_LIMIT_FACTOR": str(factor), **dict(extra)})
     totals = Totals()
     rows = results.read_text().splitlines() if results.exists() else []
     for entry in map(json.loads, rows):
@@ -215,17 +215,17 @@ def stage_c(_):
 
 def stage_asan(_):
     """C tests under AddressSanitizer and UBSan"""
-    return meson_test("asan", ["--no-suite", "long"], 900)
+    return meson_test("asan", ["--no-suite", "long"], 1800, SANITIZER_FACTOR)
 
 
 def stage_tsan(_):
     """C tests under ThreadSanitizer"""
-    return meson_test("tsan", ["--no-suite", "long"], 900)
+    return meson_test("tsan", ["--no-suite", "long"], 1800, SANITIZER_FACTOR)
 
 
 def stage_long(_):
-    """long C tests: soak and the full fault matrix"""
-    return meson_test("gcc", ["--suite", "long"], 7200)
+    """soak: all C tests, more rounds, cycles and seeds, three times"""
+    return meson_test("gcc", ["--repeat", "3"], 4 * 3600, 20, LONG_ROUNDS)
 
 
 def stage_clang(_):

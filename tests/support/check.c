@@ -12,18 +12,6 @@
 
 #define SKIPPED 77
 
-/* Sanitizers cost up to ten times the run time. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SLOWDOWN 4
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define SLOWDOWN 4
-#endif
-#endif
-#ifndef SLOWDOWN
-#define SLOWDOWN 1
-#endif
-
 static struct check_test *first, **last = &first;
 
 void check_register(struct check_test *test)
@@ -60,6 +48,14 @@ static double now_s(void)
     return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
+unsigned check_limit_s(int limit_s)
+{
+    const char *factor = getenv("CHECK_LIMIT_FACTOR");
+    int n = factor != NULL ? atoi(factor) : 1;
+
+    return (unsigned)(limit_s * (n > 0 ? n : 1));
+}
+
 /* The test leads a process group, so that what it started dies with it. */
 static int run_child(const struct check_test *test)
 {
@@ -69,7 +65,7 @@ static int run_child(const struct check_test *test)
     if (pid == 0) {
         setpgid(0, 0);
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        alarm((unsigned)(test->limit_s > 0 ? test->limit_s : 20) * SLOWDOWN);
+        alarm(check_limit_s(test->limit_s > 0 ? test->limit_s : 20));
         test->run();
         fflush(NULL);
         exit(0);
