@@ -159,8 +159,8 @@ TEST(each_algorithm_at_each_size, .limit_s = 120)
     static const char *const rules[] = {
         "allreduce 0-inf shared, allgather 0-inf pairwise, broadcast 0-inf slices",
         "allreduce 0-inf gather, allgather 0-inf bruck, broadcast 0-inf tree",
-        "allreduce 0-inf pairwise, alltoall 0-inf pairwise, "
-        "reducescatter 0-inf pairwise, barrier 0-inf rounds",
+        ("allreduce 0-inf pairwise, alltoall 0-inf pairwise, "
+         "reducescatter 0-inf pairwise, barrier 0-inf rounds"),
         "allreduce 0-100 gather, 100-inf pairwise",
     };
     struct hvd_error err;
