@@ -32,7 +32,7 @@ static void swap_bytes(struct harness_rank *r)
     CHECK_EQ(in, (char)('a' + previous));
 }
 
-/* ---- No shared memory: TCP, for all of the host -------------------------------------- */
+/* ---- No shared memory: TCP, for all of the host ---------------------------------- */
 
 static void without_memory(struct harness_rank *r)
 {
@@ -95,7 +95,7 @@ TEST(a_full_memory_later_is_an_error_of_a_call)
     harness_run_processes(&h, reserve_fails, NULL);
 }
 
-/* ---- Who does not belong here ------------------------------------------------------------ */
+/* ---- Who does not belong here ---------------------------------------------------- */
 
 static void other_key(struct harness_rank *r)
 {
@@ -186,7 +186,7 @@ TEST(nobody_listens_in_a_complete_mesh)
     harness_run_processes(&(struct harness){.size = 2, .hosts = 2}, knocks_late, NULL);
 }
 
-/* ---- Who does not come ------------------------------------------------------------------------- */
+/* ---- Who does not come ----------------------------------------------------------- */
 
 static void stays_away(struct harness_rank *r)
 {
@@ -213,7 +213,7 @@ TEST(a_missing_rank_is_named)
                           named, NULL);
 }
 
-/* ---- Everything fails once ------------------------------------------------------------------------ */
+/* ---- Everything fails once ------------------------------------------------------- */
 
 static void few_descriptors(struct harness_rank *r)
 {
@@ -267,7 +267,7 @@ TEST(each_point_fails_once_and_nothing_hangs, .limit_s = 120)
         }
 }
 
-/* ---- Again and again -------------------------------------------------------------------------------- */
+/* ---- Again and again ------------------------------------------------------------- */
 
 static int count_lines(const char *path)
 {
