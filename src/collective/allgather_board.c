@@ -56,7 +56,7 @@ static enum hvd_status copy_parts(struct coll_task *t, struct hvd_error *err)
                 red_copy(to, t->call.in, bytes);
         } else if (bytes > 0) {
             TRY(direct_place(t, i, false, bytes, &place, err));
-            TRY(direct_read(t, &place, 0, to, bytes, err));
+            TRY(direct_read(&place, 0, to, bytes, err));
         }
         to += bytes;
     }

@@ -29,9 +29,10 @@ static enum hvd_status fill_line(struct coll_task *t, struct hvd_error *err)
     line->in_kind = (uint8_t)in;
     line->out_kind = (uint8_t)out;
     line->ring = 0;
-    if (t->bytes == 0 || mapped || (reachable && t->bytes > stage_limit(t->team)))
+    if (t->bytes == 0 || mapped || (reachable && t->bytes > stage_limit(t->team)) ||
+        staged_open(t, line) || reachable)
         return HVD_OK;
-    return staged_open(t, line, err);
+    return error_set(err, HVD_NOMEM, -1, "no shared memory to stage %zu bytes", t->bytes);
 }
 
 static enum hvd_status publish(struct coll_task *t, struct hvd_error *err)
@@ -70,6 +71,7 @@ static enum hvd_status shared_start(struct coll_task *t, struct hvd_error *err)
     struct shared *s = (struct shared *)t->state;
     enum hvd_status status;
 
+    BUG_ON(t->part != 0);               /* board.c, rule 6 */
     *s = (struct shared){0};
     s->chunk = pattern_chunk(t->call.count, task_type_bytes(t->call.dtype),
                              t->team->count, CHUNK_WORDS * CHUNK_ROUNDS);
@@ -194,7 +196,7 @@ static enum hvd_status write_private(struct coll_task *t, unsigned chunk, size_t
 
     for (int i = 0; i < t->team->count; i++)
         if (s->out[i].at == NULL)
-            TRY(direct_write(t, &s->out[i], chunk_offset(t, i, chunk) + skip, result,
+            TRY(direct_write(&s->out[i], chunk_offset(t, i, chunk) + skip, result,
                              bytes, err));
     return HVD_OK;
 }

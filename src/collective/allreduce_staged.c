@@ -41,26 +41,24 @@ static void take_chunk(struct coll_task *t)
     s->taken++;
 }
 
-enum hvd_status staged_open(struct coll_task *t, struct board_line *line,
-                          struct hvd_error *err)
+bool staged_open(struct coll_task *t, struct board_line *line)
 {
     struct shared *s = (struct shared *)t->state;
     size_t bytes = s->chunk * task_type_bytes(t->call.dtype);
     size_t chunks = RING_BYTES / bytes < 2 ? 2 : RING_BYTES / bytes;
+    uint64_t at;
 
     s->ring_chunks = (unsigned)(chunks < s->chunks ? chunks : s->chunks);
-    s->ring = scratch_get_shared(t->team->scratch, s->ring_chunks * bytes);
-    if (s->ring == NULL ||
-        !mesh_find(t->team->mesh, s->ring, s->ring_chunks * bytes, &line->at.in))
-        return error_set(err, HVD_NOMEM, -1, "no shared memory to stage %zu bytes",
-                         t->bytes);
-    line->at.out = line->at.in;
+    s->ring = direct_stage(t, s->ring_chunks * bytes, &at);
+    if (s->ring == NULL)
+        return false;
+    line->at.in = line->at.out = at;
     line->in_kind = line->out_kind = BOARD_RING;
     line->ring = (uint16_t)s->ring_chunks;
     while (s->put < s->ring_chunks)
         put_chunk(t);
     board_set_ready(t, s->put);
-    return HVD_OK;
+    return true;
 }
 
 bool staged_move(struct coll_task *t)

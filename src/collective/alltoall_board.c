@@ -105,7 +105,7 @@ static enum hvd_status copy_from(struct coll_task *t, int member, char *to, size
         return HVD_OK;
     }
     TRY(direct_place(t, member, false, at + bytes, &place, err));
-    return direct_read(t, &place, at, to, bytes, err);
+    return direct_read(&place, at, to, bytes, err);
 }
 
 static enum hvd_status copy_own(struct coll_task *t, char *to, size_t bytes)

@@ -11,7 +11,7 @@
  *   slots  2n of slot_bytes         by parity, then member; written by that member
  *
  * Rules:
- *  1. A turn is known by its stamp, epoch (12 bits), turn (32), part (10): stamps of one
+ *  1. A turn is known by its stamp, epoch (22 bits), turn (32), part (10): stamps of one
  *     board never come back, so what an older team or turn has left behind is harmless.
  *     Lines are compared for equality: a turn may be skipped.
  *  2. A member comes to a turn by filling its line and slot of the turn's parity and then
@@ -25,8 +25,8 @@
  *     Of a turn that is cancelled before it is committed nobody has read anything.
  *  5. Memory that a line points to (mapped, CMA) may be used again when all members have
  *     ended the turn.
- *  6. A chunk word is stamp (54 bits), round (8), state (2).  Chunk c uses word
- *     c % CHUNK_WORDS in round c / CHUNK_WORDS.  Whoever moves it to CLAIMED reduces the
+ *  6. A chunk word is epoch (22 bits), turn (32), round (8), state (2); only part 0 of a
+ *     turn has chunks.  Chunk c uses word c % CHUNK_WORDS in round c / CHUNK_WORDS.  Whoever moves it to CLAIMED reduces the
  *     chunk into all outputs and then stores DONE (release).  In round r > 0 it can be
  *     claimed when round r - 1 of its word is DONE.
  *  7. A claim is never held across a step: a member that sleeps has none.
@@ -120,7 +120,7 @@ enum hvd_status board_enter(struct coll_task *t, size_t bytes, struct hvd_error 
     struct coll_team *team = t->team;
     struct board_state *b = &team->boards[t->call.board];
 
-    t->stamp = (uint64_t)(team->epoch & 0xfff) << 42 |
+    t->stamp = (uint64_t)team->epoch << 42 |
                (uint64_t)t->call.turn << PART_BITS | t->part;
     t->parity = (t->call.turn + t->part) & 1;
     t->board = b;
@@ -236,7 +236,7 @@ uint32_t board_ready(const struct coll_task *t, int member)
 static uint64_t chunk_value(const struct coll_task *t, unsigned round,
                             enum chunk_state state)
 {
-    return t->stamp << 10 | (uint64_t)round << 2 | state;
+    return t->stamp | (uint64_t)round << 2 | state;
 }
 
 bool chunk_claim(struct coll_task *t, unsigned chunk)
@@ -245,7 +245,7 @@ bool chunk_claim(struct coll_task *t, unsigned chunk)
     unsigned round = chunk / CHUNK_WORDS;
     uint64_t seen = atomic_load_explicit(word, memory_order_relaxed);
 
-    if (round == 0 ? seen >> 10 == t->stamp
+    if (round == 0 ? seen >> PART_BITS == t->stamp >> PART_BITS
                    : seen != chunk_value(t, round - 1, CHUNK_DONE))
         return false;
     return atomic_compare_exchange_strong_explicit(
@@ -264,6 +264,6 @@ bool chunk_is_done(const struct coll_task *t, unsigned chunk)
 {
     uint64_t seen = atomic_load_explicit(board_word(t, chunk), memory_order_acquire);
 
-    return seen >> 10 == t->stamp &&
+    return seen >> PART_BITS == t->stamp >> PART_BITS &&
            seen >= chunk_value(t, chunk / CHUNK_WORDS, CHUNK_DONE);
 }

@@ -127,18 +127,18 @@ enum hvd_status direct_offer(struct coll_task *t, const void *data, size_t bytes
 enum hvd_status direct_offer_far(struct coll_task *t, const void *data, size_t bytes,
                                  size_t stage_limit, void **staged_p,
                                  struct hvd_error *err);
+/* Memory in our arena for others to read, and where they find it; NULL: none left. */
+void *direct_stage(struct coll_task *t, size_t bytes, uint64_t *at_p);
 /* The kind and place of memory of ours, without copying: mapped, CMA or none. */
 enum board_kind direct_kind(const struct coll_task *t, const void *data, size_t bytes,
                             uint64_t *at_p);
 enum hvd_status direct_place(const struct coll_task *t, int member, bool out,
                              size_t bytes, struct direct_place *place_p,
                              struct hvd_error *err);
-enum hvd_status direct_read(const struct coll_task *t, const struct direct_place *place,
-                            size_t offset, void *dst, size_t bytes,
-                            struct hvd_error *err);
-enum hvd_status direct_write(const struct coll_task *t, const struct direct_place *place,
-                             size_t offset, const void *src, size_t bytes,
-                             struct hvd_error *err);
+enum hvd_status direct_read(const struct direct_place *place, size_t offset,
+                            void *dst, size_t bytes, struct hvd_error *err);
+enum hvd_status direct_write(const struct direct_place *place, size_t offset,
+                             const void *src, size_t bytes, struct hvd_error *err);
 /* Reduces elements [first, first + count) of all members' inputs into dst, which point
  * to where the first of them goes.  in: by member. */
 enum hvd_status direct_reduce(struct coll_task *t, const struct direct_place *in,

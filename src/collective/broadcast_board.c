@@ -43,9 +43,10 @@ static enum hvd_status offer(struct coll_task *t, struct hvd_error *err)
     line->in_kind = (uint8_t)kind;
     if (!wants_stage(t, kind))
         return HVD_OK;
-    c->staged = scratch_get_shared(t->team->scratch, t->bytes);
-    if (c->staged == NULL ||
-        !mesh_find(t->team->mesh, c->staged, t->bytes, &line->at.in))
+    c->staged = direct_stage(t, t->bytes, &line->at.in);
+    if (c->staged == NULL && kind == BOARD_CMA)
+        return HVD_OK;
+    if (c->staged == NULL)
         return error_set(err, HVD_NOMEM, -1, "no shared memory for %zu bytes", t->bytes);
     line->in_kind = BOARD_MAPPED;
     line->ring = 1;
@@ -128,7 +129,7 @@ static enum hvd_status read_pieces(struct coll_task *t, const struct direct_plac
 
         if (board_ready(t, t->call.root) <= c->moved)
             return HVD_AGAIN;
-        TRY(direct_read(t, place, at, (char *)t->call.out + at, piece_bytes(t, c->moved),
+        TRY(direct_read(place, at, (char *)t->call.out + at, piece_bytes(t, c->moved),
                         err));
     }
     return HVD_OK;
@@ -145,7 +146,7 @@ static enum hvd_status reader_step(struct coll_task *t, struct hvd_error *err)
         if (place.kind == BOARD_MAPPED && board_line(t, t->call.root)->ring > 0)
             TRY(read_pieces(t, &place, err));
         else
-            TRY(direct_read(t, &place, 0, t->call.out, t->bytes, err));
+            TRY(direct_read(&place, 0, t->call.out, t->bytes, err));
     }
     board_leave(t, true);
     return HVD_OK;

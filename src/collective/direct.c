@@ -27,16 +27,14 @@ size_t direct_slot_bytes(const struct coll_task *t, size_t bytes)
     return bytes > LINE_INLINE && bytes <= t->team->slot_bytes ? bytes : 0;
 }
 
-static enum hvd_status stage(struct coll_task *t, struct board_line *line,
-                             const void *data, size_t bytes, void **staged_p,
-                             struct hvd_error *err)
+void *direct_stage(struct coll_task *t, size_t bytes, uint64_t *at_p)
 {
-    *staged_p = scratch_get_shared(t->team->scratch, bytes);
-    if (*staged_p == NULL || !mesh_find(t->team->mesh, *staged_p, bytes, &line->at.in))
-        return error_set(err, HVD_NOMEM, -1, "no shared memory for %zu bytes", bytes);
-    red_copy(*staged_p, data, bytes);
-    line->in_kind = BOARD_MAPPED;
-    return HVD_OK;
+    void *staged = scratch_get_shared(t->team->scratch, bytes);
+
+    if (staged == NULL || mesh_find(t->team->mesh, staged, bytes, at_p))
+        return staged;
+    scratch_put(t->team->scratch, staged);
+    return NULL;
 }
 
 enum hvd_status direct_offer_far(struct coll_task *t, const void *data, size_t bytes,
@@ -49,7 +47,14 @@ enum hvd_status direct_offer_far(struct coll_task *t, const void *data, size_t b
     line->in_kind = (uint8_t)kind;
     if (kind == BOARD_MAPPED || (kind == BOARD_CMA && bytes > stage_limit))
         return HVD_OK;
-    return stage(t, line, data, bytes, staged_p, err);
+    *staged_p = direct_stage(t, bytes, &line->at.in);
+    if (*staged_p != NULL) {
+        red_copy(*staged_p, data, bytes);
+        line->in_kind = BOARD_MAPPED;
+    } else if (kind != BOARD_CMA) {
+        return error_set(err, HVD_NOMEM, -1, "no shared memory for %zu bytes", bytes);
+    }
+    return HVD_OK;
 }
 
 enum hvd_status direct_offer(struct coll_task *t, const void *data, size_t bytes,
@@ -116,26 +121,16 @@ enum hvd_status direct_place(const struct coll_task *t, int member, bool out,
     }
 }
 
-static enum hvd_status cma_failed(const struct coll_task *t, const char *what, pid_t pid,
-                                  struct hvd_error *err)
+static enum hvd_status cma_failed(const char *what, pid_t pid, struct hvd_error *err)
 {
-    struct hvd_error why;
-    enum hvd_status status;
-
     if (errno == ESRCH)
-        status = error_set(&why, HVD_PEER_LOST, -1, "process %d has ended", (int)pid);
-    else
-        status = error_sys(&why, -1, "%s of process %d failed", what, (int)pid);
-    mesh_fail(t->team->mesh, &why);
-    if (err != NULL)
-        *err = why;
-    return status;
+        return error_set(err, HVD_PEER_LOST, -1, "process %d has ended", (int)pid);
+    return error_sys(err, -1, "%s of process %d failed", what, (int)pid);
 }
 
 /* The kernel may move less than asked for. */
-enum hvd_status direct_read(const struct coll_task *t, const struct direct_place *place,
-                            size_t offset, void *dst, size_t bytes,
-                            struct hvd_error *err)
+enum hvd_status direct_read(const struct direct_place *place, size_t offset,
+                            void *dst, size_t bytes, struct hvd_error *err)
 {
     if (place->at != NULL) {
         red_copy(dst, place->at + offset, bytes);
@@ -148,15 +143,14 @@ enum hvd_status direct_read(const struct coll_task *t, const struct direct_place
         ssize_t n = process_vm_readv(place->pid, &here, 1, &there, 1, 0);
 
         if (n <= 0)
-            return cma_failed(t, "process_vm_readv", place->pid, err);
+            return cma_failed("process_vm_readv", place->pid, err);
         done += (size_t)n;
     }
     return HVD_OK;
 }
 
-enum hvd_status direct_write(const struct coll_task *t, const struct direct_place *place,
-                             size_t offset, const void *src, size_t bytes,
-                             struct hvd_error *err)
+enum hvd_status direct_write(const struct direct_place *place, size_t offset,
+                             const void *src, size_t bytes, struct hvd_error *err)
 {
     if (place->at != NULL) {
         red_copy(place->at + offset, src, bytes);
@@ -169,7 +163,7 @@ enum hvd_status direct_write(const struct coll_task *t, const struct direct_plac
         ssize_t n = process_vm_writev(place->pid, &here, 1, &there, 1, 0);
 
         if (n <= 0)
-            return cma_failed(t, "process_vm_writev", place->pid, err);
+            return cma_failed("process_vm_writev", place->pid, err);
         done += (size_t)n;
     }
     return HVD_OK;
@@ -207,7 +201,7 @@ static enum hvd_status reduce_block(struct coll_task *t, const struct direct_pla
             continue;
         }
         src[i] = room + (size_t)i * room_bytes;
-        TRY(direct_read(t, &in[i], first * unit, (void *)src[i], count * unit, err));
+        TRY(direct_read(&in[i], first * unit, (void *)src[i], count * unit, err));
     }
     return order_reduce(t, src, dst, ndst, count, false, err);
 }

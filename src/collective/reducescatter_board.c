@@ -5,6 +5,7 @@
 #include "collective/board_int.h"
 
 #define STAGE_LIMIT_FEW ((size_t)256 << 10)     /* 2 to 4 members: then CMA */
+#define STAGE_LIMIT_MANY ((size_t)64 << 20)     /* CMA is slower, but takes no memory */
 
 extern const struct coll_alg reducescatter_board;
 
@@ -27,7 +28,7 @@ static void find_slice(const struct coll_task *t, struct scatter *s)
 static enum hvd_status publish(struct coll_task *t, struct hvd_error *err)
 {
     struct scatter *s = (struct scatter *)t->state;
-    size_t limit = t->team->count > 4 ? SIZE_MAX : STAGE_LIMIT_FEW;
+    size_t limit = t->team->count > 4 ? STAGE_LIMIT_MANY : STAGE_LIMIT_FEW;
 
     if (!board_is_free(t))
         return HVD_AGAIN;

@@ -30,9 +30,9 @@ static inline size_t shared_elements(const struct coll_task *t, unsigned chunk)
     return t->call.count - first < s->chunk ? t->call.count - first : s->chunk;
 }
 
-/* Takes a ring and copies the first chunks in.  HVD_NOMEM: none left. */
-enum hvd_status staged_open(struct coll_task *t, struct board_line *line,
-                          struct hvd_error *err);
+/* Takes a ring, says so in the line and copies the first chunks in.  False: there is no
+ * memory, and the line is unchanged. */
+bool staged_open(struct coll_task *t, struct board_line *line);
 /* Copies out what is done and in what there is room for; whether anything moved. */
 bool staged_move(struct coll_task *t);
 /* All members with rings have put the chunk in. */

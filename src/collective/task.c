@@ -76,6 +76,8 @@ static enum hvd_status check_call(const struct coll_team *team,
 {
     bool reduces = call->op == COLL_ALLREDUCE || call->op == COLL_REDUCESCATTER ||
                    call->op == COLL_ADASUM;
+    bool counted = call->op == COLL_ALLGATHER || call->op == COLL_ALLTOALL ||
+                   call->op == COLL_REDUCESCATTER;
 
     if ((unsigned)call->op >= COLL_OP_COUNT || (unsigned)call->dtype >= HVD_DTYPE_COUNT)
         return error_set(err, HVD_INVALID, -1, "operation %d of type %d", (int)call->op,
@@ -88,6 +90,9 @@ static enum hvd_status check_call(const struct coll_team *team,
     if (call->op == COLL_BROADCAST && (call->root < 0 || call->root >= team->count))
         return error_set(err, HVD_INVALID, -1, "root %d of %d members", call->root,
                          team->count);
+    if (counted && (call->counts == NULL ||
+                    (call->op == COLL_ALLTOALL && call->recv_counts == NULL)))
+        return error_set(err, HVD_INVALID, -1, "no counts");
     return reduces ? check_reduction(call, err) : HVD_OK;
 }
 
@@ -162,19 +167,34 @@ enum hvd_status coll_start(struct coll_team *team, const struct coll_call *call,
     return task_start(team, call, 0, call->dtype, task_p, err);
 }
 
-enum hvd_status coll_step(struct coll_task *task, struct hvd_error *err)
+/* A member that cannot do its part would leave the others waiting: the job ends. */
+static enum hvd_status unfinished(struct coll_task *task, enum hvd_status status,
+                                  struct hvd_error *err)
 {
-    enum hvd_status status = task->alg->step(task, err);
-    const struct hvd_error *why;
+    const struct hvd_error *why = mesh_verdict(task->team->mesh);
 
-    if (status == HVD_AGAIN && (why = mesh_verdict(task->team->mesh)) != NULL) {
-        if (err != NULL)
-            *err = *why;
+    if (why != NULL) {
+        *err = *why;
         return why->status;
     }
-    if (task->published && status != HVD_AGAIN)
-        board_leave(task, false);
+    if (status != HVD_AGAIN)
+        mesh_fail(task->team->mesh, err);
     return status;
+}
+
+enum hvd_status coll_step(struct coll_task *task, struct hvd_error *err)
+{
+    struct hvd_error own;
+    enum hvd_status status;
+
+    err = err != NULL ? err : &own;
+    status = task->alg->step(task, err);
+    if (status == HVD_OK) {
+        if (task->published)
+            board_leave(task, false);
+        return HVD_OK;
+    }
+    return unfinished(task, status, err);
 }
 
 bool coll_needs_us(const struct coll_task *task)

@@ -440,6 +440,61 @@ TEST(a_verdict_ends_every_task)
     }
 }
 
+/* Rank 1 has no memory from some point on: all ranks end, with its reason, or none, when
+ * it can do without (CMA instead of staging). */
+static void body_no_memory(struct harness_rank *r)
+{
+    struct coll_bed bed;
+    struct hvd_error err;
+    enum hvd_status status = HVD_OK;
+    float *x = calloc(500000, sizeof *x);
+
+    bed_open(&bed, r, 0, 0, 1);
+    for (uint32_t turn = 1; status == HVD_OK && turn < 100; turn++) {
+        struct coll_call call = sum_call(0, turn, x, turn % 2 == 0 ? 10 : turn * 1500);
+        struct coll_task *task;
+
+        status = coll_start(bed.team, &call, &task, &err);
+        if (status != HVD_OK) {
+            mesh_fail(r->mesh, &err);
+            break;
+        }
+        status = case_drive(&bed, task, true, &err);
+        coll_finish(task);
+    }
+    if (status != HVD_OK) {
+        harness_wait_verdict(r->mesh);
+        CHECK_EQ(mesh_verdict(r->mesh)->status, HVD_NOMEM);
+        CHECK_HAS(mesh_verdict(r->mesh)->text, "no memory");
+        atomic_fetch_add(harness_word(r, 10), 1);
+    }
+    harness_barrier(r);
+    if (r->harness->hosts == 2)
+        CHECK_EQ(atomic_load(harness_word(r, 10)), 4ul);
+    else
+        CHECK(atomic_load(harness_word(r, 10)) % 4 == 0);
+    harness_barrier(r);
+    bed_close(&bed);
+    free(x);
+}
+
+TEST(no_memory_on_one_rank_ends_all, .limit_s = 60)
+{
+    static const int after[] = {0, 1, 2, 5, 9};
+
+    for (int i = 0; i < 5; i++)
+        for (int hosts = 1; hosts <= 2; hosts++) {
+            struct harness h = on(4, hosts);
+            char fault[80];
+
+            snprintf(fault, sizeof fault, "coll.scratch rank=1 after=%d times=9999 nomem",
+                     after[i]);
+            h.fault = fault;
+            h.processes = true;
+            harness_run(&h, body_no_memory);
+        }
+}
+
 static void body_refused(struct harness_rank *r)
 {
     struct coll_bed bed;
