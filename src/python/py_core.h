@@ -4,7 +4,8 @@
  * Rules
  * 1. Only the limited API of CPython 3.10 is used, so that one `_core.abi3.so` serves
  *    every CPython from 3.10 on.
- * 2. No statics: everything that lives as long as the module is in struct core_state.
+ * 2. No statics: everything that lives as long as the module is in struct core_state
+ *    (but for py_where.c, whose callback has no context).
  * 3. The GIL is released around every call of libhvd that may block, and waiting goes in
  *    slices of WAIT_SLICE_US, between which Python's signal handlers run (Ctrl-C).
  * 4. No framework is imported: horovod.torch registers its dtype objects, and tensors are
@@ -74,6 +75,7 @@ int core_dtype_code(struct core_state *s, PyObject *dtype);
 int core_attr_is(PyObject *object, PyObject *name, PyObject *wanted);
 
 extern PyMethodDef py_tensor_methods[];
+PyObject *py_set_where(PyObject *mod, PyObject *args);
 int py_driver_add(PyObject *module);
 int py_bucket_add(PyObject *module);
 

@@ -4,12 +4,8 @@
  */
 #include "python/py_core.h"
 
-#include <poll.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 /* ---- errors --------------------------------------------------------------------- */
 
@@ -370,6 +366,7 @@ static PyObject *py_recorder_dump(PyObject *mod, PyObject *args)
 
 static PyMethodDef module_methods[] = {
     {"set_error", py_set_error, METH_O, "The class raised for job errors."},
+    {"set_where", py_set_where, METH_VARARGS, "see py_where.c"},
     {"init", py_init, METH_VARARGS, "init(sets=None, dynamic=False)"},
     {"shutdown", py_shutdown, METH_NOARGS, "Leaves the job."},
     {"abort", py_abort, METH_VARARGS, "abort(why): ends the job for all ranks."},

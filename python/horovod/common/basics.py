@@ -8,6 +8,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Union
 
 from horovod import _core
 from horovod.common import process_sets as _process_sets
+from horovod.common import where
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.process_sets import ProcessSet
 from horovod.common.util import is_iterable
@@ -60,6 +61,7 @@ class HorovodBasics:
             raise NotImplementedError("process sets of MPI communicators need an MPI "
                                       "communicator as comm, too")
         ranks = _resolve(sets)
+        where.install()
         try:
             _core.init(_without_duplicates(ranks), _process_sets.is_dynamic())
         except HorovodInternalError as e:

@@ -1,0 +1,30 @@
+"""Where the main thread is, for the stall report of a rank that others wait for.
+
+The report is written by a C thread that must not need the GIL: a rank that hangs in C code
+holds it.  Python's faulthandler can print a thread's traceback from a signal handler; it is
+registered here for a real-time signal nobody else uses, and writes into a pipe that the
+core reads (src/python/py_where.c).
+"""
+import faulthandler
+import os
+import signal
+
+from horovod import _core
+
+_SIGNAL = 11                    # above SIGRTMIN
+_installed = False
+
+
+def install() -> None:
+    """Once per process; without effect where the signal is taken."""
+    global _installed
+    if _installed:
+        return
+    _installed = True
+    number = signal.SIGRTMIN + _SIGNAL
+    if signal.getsignal(number) is not signal.SIG_DFL:
+        return
+    reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    faulthandler.register(number, file=writing, all_threads=False, chain=False)
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    _core.set_where(number, reading, package + os.sep)
