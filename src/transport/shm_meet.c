@@ -72,6 +72,7 @@ static enum hvd_status send_fds(int fd, const void *bytes, size_t n, const int *
     struct iovec iov = {(void *)bytes, n};
     union { char bytes[CMSG_SPACE(2 * sizeof(int))]; struct cmsghdr align; } control;
     struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
+    ssize_t sent;
 
     memset(&control, 0, sizeof control);
     if (count > 0) {
@@ -86,7 +87,10 @@ static enum hvd_status send_fds(int fd, const void *bytes, size_t n, const int *
         memcpy(CMSG_DATA(c), fds, (size_t)count * sizeof(int));
     }
     /* A blocking socket: a unix socket takes these few bytes whole. */
-    if (FAULT("meet.send") || sendmsg(fd, &msg, MSG_NOSIGNAL) != (ssize_t)n)
+    do
+        sent = FAULT("meet.send") ? -1 : sendmsg(fd, &msg, MSG_NOSIGNAL);
+    while (sent < 0 && errno == EINTR);
+    if (sent != (ssize_t)n)
         return error_sys(err, peer, "meeting of this host, sending to rank %d", peer);
     return HVD_OK;
 }
@@ -550,6 +554,7 @@ static enum hvd_status reach(struct meeting *g, int *fd_p, struct hvd_error *err
     struct sockaddr_un at = {.sun_family = AF_UNIX};
     const struct table_entry *leader = &g->table->entries[rank_at(g, 0)];
     int fd = FAULT("meet.connect") ? -1 : socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int code;
 
     if (fd < 0)
         return error_sys(err, -1, "meeting of this host");
@@ -557,7 +562,10 @@ static enum hvd_status reach(struct meeting *g, int *fd_p, struct hvd_error *err
     *fd_p = fd;
     memcpy(at.sun_path, leader->local_path, sizeof at.sun_path);
     at.sun_path[sizeof at.sun_path - 1] = 0;
-    if (connect(fd, (struct sockaddr *)&at, sizeof at) == 0)
+    do
+        code = connect(fd, (struct sockaddr *)&at, sizeof at);
+    while (code != 0 && errno == EINTR);
+    if (code == 0)
         return HVD_OK;
     if (errno == ENOENT || errno == ECONNREFUSED)
         return error_set(err, HVD_PEER_LOST, rank_at(g, 0),

@@ -80,7 +80,10 @@ enum hvd_status region_create(const struct region_layout *layout, int *fd_p,
 
     if (fd < 0)
         return no_memory(err, "creating it", errno);
-    code = FAULT("shm.reserve") ? errno : posix_fallocate(fd, 0, (off_t)layout->board);
+    do
+        code = FAULT("shm.reserve") ? errno
+                                    : posix_fallocate(fd, 0, (off_t)layout->board);
+    while (code == EINTR);
     if (code != 0) {
         close(fd);
         return no_memory(err, "taking its pages", code);

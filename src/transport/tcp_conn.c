@@ -6,9 +6,11 @@
  *    its destination, and what follows it into the buffer, in the same call.
  * 2. Writes are handed to the kernel at once, header and body together.
  */
+#define LOG_COMPONENT "transport"
 #include "transport_int.h"
 
 #include "base/fault.h"
+#include "base/log.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -169,6 +171,7 @@ static bool is_own_machine(int fd)
 
 void tcp_tune(int fd, const struct config *conf, bool same_machine)
 {
+    static _Atomic bool warned;
     const char *name = conf->tcp_congestion;
     char now[16] = "";
     socklen_t n = sizeof now;
@@ -183,5 +186,8 @@ void tcp_tune(int fd, const struct config *conf, bool same_machine)
             return;
         name = "reno";
     }
-    setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, (socklen_t)strlen(name));
+    if (setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, (socklen_t)strlen(name)) != 0 &&
+        strcmp(conf->tcp_congestion, "auto") != 0 && !atomic_exchange(&warned, true))
+        log_warn("HOROVOD_TCP_CONGESTION is %s, which cannot be used here: %s", name,
+                 strerror(errno));
 }

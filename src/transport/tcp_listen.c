@@ -6,6 +6,8 @@
  * 2. The meeting of a host is a unix socket in a directory that only this user can enter.
  *    Every rank that might be the first of its host makes one; all but the first's are
  *    removed as soon as the table is known, that one when all have come.
+ * 3. Its name is hvd-<process namespace>-<pid>-<random>.  Whoever makes one removes those
+ *    whose process was killed before it could do so itself.
  */
 #define LOG_COMPONENT "transport"
 #include "transport_int.h"
@@ -14,10 +16,14 @@
 #include "base/fault.h"
 #include "base/log.h"
 
+#include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <netinet/in.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -104,15 +110,56 @@ static enum hvd_status listen_tcp(const struct config *conf, struct mesh_listene
 
 /* ---- The meeting of the host ----------------------------------------------------- */
 
+static unsigned long pid_namespace(void)
+{
+    struct stat st;
+
+    return stat("/proc/self/ns/pid", &st) == 0 ? (unsigned long)st.st_ino : 0;
+}
+
+/* Rule 3.  Only what is ours, of our process namespace, and of no process. */
+static void remove_orphan(int base, const char *name, unsigned long ns)
+{
+    unsigned long its_ns;
+    struct stat st;
+    int pid, dir;
+
+    if (sscanf(name, "hvd-%lx-%d-", &its_ns, &pid) != 2 || its_ns != ns || pid <= 0 ||
+        kill(pid, 0) == 0 || errno != ESRCH)
+        return;
+    dir = openat(base, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (dir < 0)
+        return;
+    if (fstat(dir, &st) == 0 && st.st_uid == geteuid()) {
+        unlinkat(dir, "s", 0);
+        unlinkat(base, name, AT_REMOVEDIR);
+    }
+    close(dir);
+}
+
+static void remove_orphans(const char *base, unsigned long ns)
+{
+    DIR *d = opendir(base);
+
+    for (struct dirent *e; d != NULL && (e = readdir(d)) != NULL;)
+        if (strncmp(e->d_name, "hvd-", 4) == 0)
+            remove_orphan(dirfd(d), e->d_name, ns);
+    if (d != NULL)
+        closedir(d);
+}
+
 static bool make_directory(struct mesh_listener *l, const char *base)
 {
+    unsigned long ns = pid_namespace();
+
     if (base == NULL || base[0] != '/' ||
-        snprintf(l->local_dir, sizeof l->local_dir, "%s/hvd-XXXXXX", base) >=
-            (int)sizeof l->local_dir - 4 ||
+        snprintf(l->local_dir, sizeof l->local_dir, "%s/hvd-%lx-%d-XXXXXX", base, ns,
+                 (int)getpid()) >= (int)sizeof l->local_dir - 4 ||
         mkdtemp(l->local_dir) == NULL) {
         l->local_dir[0] = 0;
         return false;
     }
+    remove_orphans(base, ns);
     return true;
 }
 

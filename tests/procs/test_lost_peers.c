@@ -302,6 +302,51 @@ TEST(a_failure_is_told_to_all)
         harness_run_processes(&layouts[i], fails, NULL);
 }
 
+/* ---- Forks ------------------------------------------------------------------------- */
+
+static void *fork_often(void *context)
+{
+    for (int i = 0; i < 200; i++) {
+        pid_t pid = fork();
+
+        if (pid == 0)
+            _exit(0);
+        waitpid(pid, NULL, 0);
+    }
+    atomic_store((_Atomic uint64_t *)context, 1);
+    return NULL;
+}
+
+/* Transfers go on while another thread forks all the time. */
+static void exchange_and_fork(struct harness_rank *r)
+{
+    struct mesh_xfer x, y;
+    _Atomic uint64_t done = 0;
+    char in[3000], out[3000] = {0};
+    uint64_t turn = 0;
+    pthread_t id;
+
+    CHECK_EQ(pthread_create(&id, NULL, fork_often, (void *)&done), 0);
+    do {
+        in[2999] = 1;
+        out[0] = (char)(atomic_load(&done) != 0);
+        mesh_recv(r->mesh, 1 - r->rank, turn, in, sizeof in, &x);
+        mesh_send(r->mesh, 1 - r->rank, turn++, out, sizeof out, &y);
+        CHECK_EQ((int)harness_wait(r->mesh, &x), HVD_OK);
+        CHECK_EQ((int)harness_wait(r->mesh, &y), HVD_OK);
+        CHECK_EQ(in[2999], 0);
+    } while (!(in[0] && out[0]));
+    pthread_join(id, NULL);
+    harness_barrier(r);
+    CHECK(mesh_verdict(r->mesh) == NULL);
+}
+
+TEST(forks_disturb_nobody)
+{
+    harness_run_processes(&(struct harness){.size = 2}, exchange_and_fork, NULL);
+    harness_run_processes(&(struct harness){.size = 2, .hosts = 2}, exchange_and_fork, NULL);
+}
+
 /* ---- Residue --------------------------------------------------------------------- */
 
 static int count_left(const char *directory)
@@ -322,6 +367,29 @@ static void killed_while_meeting(struct harness_rank *r)
         return;
     CHECK_EQ((int)r->opened, HVD_PEER_LOST);
     CHECK(r->err.rank == VICTIM || (r->rank == 2 && r->err.rank == 0));
+}
+
+/* The one who holds the meeting is killed in it, and cannot clean up. */
+static void die(struct harness_rank *r)
+{
+    kill(getpid(), SIGKILL);
+}
+
+TEST(the_next_job_removes_what_a_killed_one_left)
+{
+    char directory[] = "/tmp/hvd_test_XXXXXX";
+    struct harness h = {.size = 2, .fault = "meet.accept kill", .timeout_s = 1,
+                        .may_fail = true};
+    int statuses[HARNESS_RANKS];
+
+    CHECK(mkdtemp(directory) != NULL);
+    setenv("XDG_RUNTIME_DIR", directory, 1);
+    harness_run_processes(&h, die, statuses);
+    CHECK(WIFSIGNALED(statuses[0]));
+    CHECK_EQ(count_left(directory), 1);
+    harness_run_processes(&(struct harness){.size = 2}, (harness_fn)harness_barrier, NULL);
+    CHECK_EQ(count_left(directory), 0);
+    CHECK_EQ(rmdir(directory), 0);
 }
 
 TEST(nothing_is_left_in_the_file_system)
