@@ -3,7 +3,7 @@
  *
  *   collbench -B FILE [-o op,op] [-z bytes,bytes] [-t seconds] [-p] [-s]
  *
- *   -B  the board (board.h), an empty file
+ *   -B  the board (scoreboard.h), an empty file
  *   -o  allreduce, allreduce_in (in place), allgather, broadcast, alltoall, reducescatter
  *   -z  sizes of the vector     -t  seconds per operation and size
  *   -p  private memory instead of the system's own allocator
@@ -16,7 +16,7 @@
  * 4. Rank 0 prints a JSON line: op, ranks, bytes, samples, median_us, p99_us, min_us,
  *    loop_us (calls back to back, without barriers), ok.
  */
-#include "board.h"
+#include "scoreboard.h"
 #include "system.h"
 
 #include <stdio.h>

@@ -8,15 +8,12 @@ import os
 import pathlib
 import secrets
 import shutil
-import signal
-import socket
 import subprocess
 import tempfile
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-BUILD = ROOT / "build" / "bench"
-CPUS = sorted(os.sched_getaffinity(0))
+from machine import CPUS, MARK, free_port, program, sweep, wait_all
+
 MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(8 << 30), "MALLOC_TRIM_THRESHOLD_": str(16 << 30),
           "MALLOC_TOP_PAD_": str(256 << 20)}
 NETWORK = "10.79.0"                     # of the two namespaces
@@ -26,19 +23,9 @@ class Failed(Exception):
     pass
 
 
-def program(name):
-    return str(BUILD / "bench" / name)
-
-
 def cpu_of(rank, ranks):
     """The CPUs of a rank as horovodrun binds them: one each when there are more ranks than CPUs."""
     return {CPUS[rank * len(CPUS) // ranks]} if ranks > len(CPUS) else set(CPUS)
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 # ---------------------------------------------------------------- systems
@@ -196,53 +183,6 @@ class TwoHosts:
 
 # ---------------------------------------------------------------- one launch
 
-def marked(mark):
-    """Processes of one launch, wherever they have been reparented to."""
-    found = []
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            with open(f"/proc/{pid}/environ", "rb") as f:
-                if mark in f.read():
-                    found.append(int(pid))
-        except OSError:
-            continue
-    return found
-
-
-def sweep(mark, processes):
-    """Ends what is left of a launch."""
-    for _ in range(100):
-        for process in processes:
-            process.poll()
-        left = marked(mark)
-        if not left:
-            break
-        for pid in left:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-        time.sleep(0.02)
-    for process in processes:
-        process.wait()
-
-
-def wait_all(processes, end):
-    """None, or what went wrong; returns at the first failure."""
-    left = list(processes)
-    while left:
-        for process in list(left):
-            code = process.poll()
-            if code is not None:
-                left.remove(process)
-                if code != 0:
-                    return f"exit {code}"
-        if left and time.monotonic() > end:
-            return "takes too long"
-        time.sleep(0.005)
-    return None
-
-
 def rows_of(path):
     rows = []
     for line in path.read_text(errors="replace").splitlines():
@@ -264,7 +204,7 @@ def launch(system, ranks, ops, sizes, seconds, limit):
         (scratch / "board").touch()
         words = ["-B", str(scratch / "board"), "-o", ",".join(ops),
                  "-z", ",".join(map(str, sizes)), "-t", str(seconds)]
-        os.environ["HVD_BENCH_MARK"] = mark
+        os.environ[MARK] = mark
         with open(scratch / "out", "w") as out:
             log = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": subprocess.STDOUT,
                    "start_new_session": True}
@@ -272,7 +212,8 @@ def launch(system, ranks, ops, sizes, seconds, limit):
             try:
                 why = wait_all(processes, time.monotonic() + limit)
             finally:
-                sweep(mark.encode(), processes)
+                del os.environ[MARK]
+                sweep(mark, processes)
         rows = rows_of(scratch / "out")
         if why is not None:
             last = [x for x in (scratch / "out").read_text(errors="replace").splitlines()

@@ -1,11 +1,11 @@
 /*
- * board.h: what the ranks of one launch share for measuring: a barrier, rank 0's decisions
+ * scoreboard.h: what the ranks of one launch share for measuring: a barrier, rank 0's decisions
  * and time stamps, in a mapped file.  It belongs to the benchmark and not to the system
  * under test, so that every system is started and timed by the same means.  All ranks are
  * on one machine, hence one clock.
  */
-#ifndef BENCH_BOARD_H
-#define BENCH_BOARD_H
+#ifndef BENCH_SCOREBOARD_H
+#define BENCH_SCOREBOARD_H
 
 #include <stddef.h>
 

@@ -1,5 +1,5 @@
-/* board.c: see board.h. */
-#include "board.h"
+/* scoreboard.c: see scoreboard.h. */
+#include "scoreboard.h"
 
 #include <fcntl.h>
 #include <sched.h>
