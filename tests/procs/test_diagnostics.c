@@ -1,0 +1,538 @@
+/* test_diagnostics.c: timeline, stall report, flight recorder, statistics and autotune of
+ * jobs of real processes. */
+#include "../unit/engine/json.h"
+#include "base/clock.h"
+#include "check.h"
+#include "job_harness.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static char path[256];
+static char *text;
+
+/* A file of the job's own directory. */
+static const char *file(const char *name, int rank)
+{
+    snprintf(path, sizeof path, "%s/%s%d", getenv("HOROVOD_RECORDER_DIR"), name, rank);
+    return path;
+}
+
+static const char *read_file(const char *name)
+{
+    int fd = open(name, O_RDONLY);
+    size_t used = 0, capacity = 1 << 16;
+    ssize_t n;
+
+    free(text);
+    text = calloc(1, capacity);
+    while (fd >= 0 && (n = read(fd, text + used, capacity - used - 1)) > 0) {
+        used += (size_t)n;
+        if (capacity - used < 2) {
+            text = realloc(text, 2 * capacity);
+            memset(text + capacity, 0, capacity);
+            capacity *= 2;
+        }
+    }
+    if (fd >= 0)
+        close(fd);
+    return text;
+}
+
+static int count(const char *part)
+{
+    int n = 0;
+
+    for (const char *p = text; (p = strstr(p, part)) != NULL; p += strlen(part))
+        n++;
+    return n;
+}
+
+/* Waits until `part` is in the file. */
+static void await(const char *name, const char *part)
+{
+    uint64_t end_us = clock_us() + 10000000;
+
+    while (strstr(read_file(name), part) == NULL) {
+        if (clock_us() > end_us)
+            check_fail(__FILE__, __LINE__, "no '%s' in %s: %s", part, name, text);
+        usleep(2000);
+    }
+}
+
+static void keep_stderr(int rank)
+{
+    int fd = open(file("err", rank), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND, 0600);
+
+    CHECK(fd >= 0);
+    dup2(fd, STDERR_FILENO);
+    close(fd);
+}
+
+/* ---- Timeline ---------------------------------------------------------------------------- */
+
+static void check_timeline(const char *name)
+{
+    CHECK(json_is_valid(read_file(name)));
+    CHECK_EQ(count("\"ph\": \"B\""), count("\"ph\": \"E\""));
+    CHECK_HAS(text, "start_time_since_epoch_in_micros");
+}
+
+static void record_static(int rank, int size, void *context)
+{
+    bool is_cached = context != NULL;
+
+    setenv("HOROVOD_TIMELINE", file("timeline", 0), 1);
+    setenv("HOROVOD_TIMELINE_MARK_CYCLES", "1", 1);
+    job_init();
+    CHECK_EQ(job_sum("allreduce.test_allreduce", rank), size * (size - 1) / 2.0);
+    for (int i = 0; is_cached && i < 5; i++)
+        job_sum("allreduce.test_allreduce", 1);
+    if (rank == 0) {
+        await(file("timeline", 0), "\"shape\"");        /* while it records */
+        CHECK_HAS(text, "allreduce.test_allreduce");
+        CHECK_HAS(text, "NEGOTIATE_ALLREDUCE");
+        CHECK_HAS(text, "\"name\": \"ALLREDUCE\"");
+        CHECK_HAS(text, "GLOO_ALLREDUCE");
+        await(file("timeline", 0), "CYCLE_START");
+    }
+    job_sum("end", 0);
+    hvd_shutdown();
+    if (rank == 0) {
+        check_timeline(file("timeline", 0));
+        CHECK_EQ(count("GLOO_ALLREDUCE"), is_cached ? 7 : 2);
+        CHECK_EQ(count("\"dtype\": \"float64\""), is_cached ? 7 : 2);
+        CHECK_EQ(count("\"ph\": \"X\""), 2 * size);     /* none for cached ones */
+    } else {
+        CHECK(access(file("timeline", rank), F_OK) != 0);
+    }
+}
+
+TEST(timeline_by_environment)
+{
+    job_run(&(struct job_options){.size = 2}, record_static, NULL);
+}
+
+TEST(timeline_of_cached_operations)
+{
+    job_run(&(struct job_options){.size = 2}, record_static, "cached");
+}
+
+TEST(timeline_over_two_hosts)
+{
+    job_run(&(struct job_options){.size = 2, .hosts = 2}, record_static, "cached");
+}
+
+static void record_dynamic(int rank, int size, void *context)
+{
+    struct hvd_error err;
+    char first[256], second[256];
+
+    (void)size;
+    (void)context;
+    strcpy(first, file("first", 0));
+    strcpy(second, file("second", 0));
+    CHECK_EQ(hvd_timeline_start(first, false, &err), HVD_NOT_INIT);
+    setenv("HOROVOD_TIMELINE", "DYNAMIC", 1);
+    job_init();
+    job_sum("before", 1);
+    for (int i = 0; i < 3; i++) {
+        CHECK_OK(hvd_timeline_start(first, false, &err), err);
+        CHECK_OK(hvd_timeline_start(first, false, &err), err);  /* nothing happens */
+        job_sum("one", 1);
+        CHECK_OK(hvd_timeline_start(second, true, &err), err);  /* switches */
+        job_sum("two", 1);
+        job_sum("barrier", 1);
+        CHECK_OK(hvd_timeline_stop(&err), err);
+        CHECK_OK(hvd_timeline_stop(&err), err);
+        job_sum("between", 1);
+        if (rank != 0)
+            continue;
+        /* The other rank may announce the next operation before we switch. */
+        check_timeline(first);
+        CHECK_EQ(count("\"one\""), 1);
+        CHECK_EQ(count("GLOO_ALLREDUCE"), 1);
+        CHECK_EQ(count("before") + count("CYCLE_START"), 0);
+        check_timeline(second);
+        CHECK_EQ(count("\"two\""), 1);
+        CHECK_EQ(count("GLOO_ALLREDUCE"), 2);
+        CHECK_EQ(count("\"one\""), 0);
+        CHECK(count("CYCLE_START") > 0);
+    }
+    hvd_shutdown();
+}
+
+TEST(timeline_starts_and_stops)
+{
+    job_run(&(struct job_options){.size = 2}, record_dynamic, NULL);
+}
+
+static void record_all(int rank, int size, void *context)
+{
+    char name[300];
+
+    (void)size;
+    (void)context;
+    setenv("HOROVOD_TIMELINE", file("timeline", 0), 1);
+    setenv("HOROVOD_TIMELINE_ALL_RANKS", "1", 1);
+    job_init();
+    job_sum("x", 1);
+    job_sum("x", 1);
+    hvd_shutdown();
+    snprintf(name, sizeof name, rank > 0 ? "%s.%d" : "%s", file("timeline", 0), rank);
+    check_timeline(name);
+    CHECK_EQ(count("GLOO_ALLREDUCE"), 2);
+}
+
+TEST(timeline_of_every_rank)
+{
+    job_run(&(struct job_options){.size = 3}, record_all, NULL);
+}
+
+static void record_nowhere(int rank, int size, void *context)
+{
+    struct hvd_error err;
+
+    (void)context;
+    keep_stderr(rank);
+    setenv("HOROVOD_TIMELINE", "/nowhere/at/all", 1);
+    job_init();
+    CHECK_EQ(job_sum("x", 1), size);
+    hvd_shutdown();
+    read_file(file("err", rank));
+    CHECK_EQ(count("/nowhere/at/all"), rank == 0);
+    unsetenv("HOROVOD_TIMELINE");
+    if (size > 1)
+        return;
+    job_init();
+    CHECK_EQ(hvd_timeline_start(file("t", 0), false, &err), HVD_INVALID);
+    CHECK_HAS(err.text, "DYNAMIC");
+    CHECK_EQ(hvd_timeline_stop(&err), HVD_INVALID);
+    hvd_shutdown();
+}
+
+TEST(timeline_that_cannot_be_opened)
+{
+    job_run(&(struct job_options){.size = 2}, record_nowhere, NULL);
+    job_run(&(struct job_options){.size = 1}, record_nowhere, NULL);
+}
+
+/* ---- Stall --------------------------------------------------------------------------------- */
+
+static size_t here(char *buffer, size_t capacity)
+{
+    return (size_t)snprintf(buffer, capacity, "late.py:88 in sleep");
+}
+
+/* Rank `late` comes when the report is out; all print it (rank 0 coordinates). */
+static void wait_for_late(int rank, int size, void *context)
+{
+    bool is_cached = context != NULL;
+    int late = size - 1;
+    char line[64];
+
+    keep_stderr(rank);
+    setenv("HOROVOD_STALL_CHECK_TIME_SECONDS", "0.5", 1);
+    hvd_set_where(here);
+    job_init();
+    job_sum("x", 1);
+    for (int i = 0; is_cached && i < 3; i++)
+        job_sum("y", 1);
+    if (rank == late)
+        await(file("err", 0), "Missing ranks:");
+    CHECK_EQ(job_sum("y", 1), size);
+    snprintf(line, sizeof line, "\nMissing ranks:\n%d: [y]\nRank %d on ", late, late);
+    if (rank == late && is_cached)      /* nobody told it */
+        goto out;
+    await(file("err", rank), "Missing ranks:");
+    CHECK_HAS(text, line);
+    CHECK_HAS(text, "is in no operation; main thread: late.py:88 in sleep");
+    if (rank == 0)
+        CHECK_HAS(text, "flight recorder (stall) written to");
+out:
+    job_sum("end", 0);
+    hvd_shutdown();
+}
+
+TEST(stall_names_the_missing_rank)
+{
+    job_run(&(struct job_options){.size = 3}, wait_for_late, NULL);
+}
+
+TEST(stall_of_a_cached_operation)
+{
+    job_run(&(struct job_options){.size = 3}, wait_for_late, "cached");
+}
+
+static void wait_for_coordinator(int rank, int size, void *context)
+{
+    (void)context;
+    keep_stderr(rank);
+    setenv("HOROVOD_STALL_CHECK_TIME_SECONDS", "0.5", 1);
+    job_init();
+    for (int i = 0; i < 3; i++)
+        job_sum("y", 1);
+    if (rank == 0)
+        await(file("err", 0), "\nMissing ranks:\n0: [y]\nRank 0 on ");
+    CHECK_EQ(job_sum("y", 1), size);
+    await(file("err", rank), "Missing ranks:\n0: [y]");
+    job_sum("end", 0);
+    hvd_shutdown();
+}
+
+TEST(stall_over_hosts_when_the_coordinator_is_late)
+{
+    job_run(&(struct job_options){.size = 2, .hosts = 2}, wait_for_coordinator, NULL);
+}
+
+static enum hvd_status sum_status(const char *name, struct hvd_error *err)
+{
+    double x = 1;
+    struct hvd_request req = {.size = sizeof req, .op = HVD_ALLREDUCE, .dtype = HVD_F64,
+                              .reduce = HVD_SUM, .device = -1, .name = name, .ndim = 1,
+                              .shape = {1}, .input = &x, .output = &x};
+
+    return hvd_run(&req, err);
+}
+
+static void wait_too_long(int rank, int size, void *context)
+{
+    struct hvd_error err;
+    uint64_t start_us;
+
+    (void)size;
+    keep_stderr(rank);
+    setenv("HOROVOD_STALL_CHECK_TIME_SECONDS", "0.4", 1);
+    setenv("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "1", 1);
+    job_init();
+    for (int i = 0; context != NULL && i < 3; i++)
+        job_sum("y", 1);
+    job_sum("x", 1);
+    start_us = clock_us();
+    if (rank == 1)
+        await(file("err", 0), "The job is shut down");
+    CHECK_EQ(sum_status("y", &err), HVD_STALLED);
+    CHECK_HAS(err.text, "1");
+    CHECK_HAS(err.text, "did not come to y within 1 seconds");
+    CHECK_EQ(err.rank, 1);
+    CHECK(clock_us() - start_us < 5000000);
+    if (rank == 0) {
+        CHECK(clock_us() - start_us >= 900000);
+        CHECK_HAS(read_file(file("err", 0)), "\n1!: [y]");
+    }
+    CHECK_EQ(sum_status("z", &err), HVD_STALLED);
+    hvd_shutdown();
+}
+
+TEST(stall_shuts_the_job_down)
+{
+    job_run(&(struct job_options){.size = 2}, wait_too_long, NULL);
+    job_run(&(struct job_options){.size = 2}, wait_too_long, "cached");
+    job_run(&(struct job_options){.size = 3, .hosts = 3}, wait_too_long, "cached");
+}
+
+static void ignore_short_limit(int rank, int size, void *context)
+{
+    (void)size;
+    (void)context;
+    keep_stderr(rank);
+    setenv("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "1", 1);
+    job_init();
+    hvd_shutdown();
+    read_file(file("err", rank));
+    CHECK_EQ(count("is ignored"), 1);
+}
+
+TEST(a_limit_below_the_warning_time_is_ignored)
+{
+    job_run(&(struct job_options){.size = 1}, ignore_short_limit, NULL);
+}
+
+/* ---- Flight recorder ----------------------------------------------------------------------- */
+
+static const char *dump_file(int rank)
+{
+    snprintf(path, sizeof path, "%s/horovod-recorder-rank%d-%d.txt",
+             getenv("HOROVOD_RECORDER_DIR"), rank, getpid());
+    return path;
+}
+
+static void dump_by_signal(int rank, int size, void *context)
+{
+    struct sigaction now;
+    struct stat info;
+
+    (void)context;
+    keep_stderr(rank);
+    job_init();
+    for (int i = 0; i < 10; i++)
+        CHECK_EQ(job_sum("grad/7", 1), size);
+    kill(getpid(), SIGUSR2);
+    await(dump_file(rank), "done allreduce set 0 8 bytes OK grad/7\n");
+    kill(getpid(), SIGUSR2);
+    for (int i = 0; i < 1000 && (read_file(dump_file(rank)), count("why SIGUSR2")) < 2; i++)
+        usleep(2000);
+    CHECK_EQ(count("why SIGUSR2"), 2);
+    CHECK_EQ(stat(dump_file(rank), &info), 0);
+    CHECK_EQ(info.st_mode & 07777, 0600);
+    CHECK_HAS(read_file(file("err", rank)), "flight recorder written to ");
+    job_sum("end", 0);
+    hvd_shutdown();
+    CHECK_EQ(sigaction(SIGUSR2, NULL, &now), 0);
+    CHECK(now.sa_handler == SIG_DFL);
+}
+
+TEST(sigusr2_writes_the_recorder)
+{
+    job_run(&(struct job_options){.size = 2}, dump_by_signal, NULL);
+}
+
+static volatile sig_atomic_t seen;
+
+static void users_own(int number)
+{
+    seen = number;
+}
+
+static void leave_signal_alone(int rank, int size, void *context)
+{
+    struct sigaction now;
+
+    (void)size;
+    (void)context;
+    signal(SIGUSR2, users_own);
+    job_init();
+    kill(getpid(), SIGUSR2);
+    CHECK_EQ(seen, SIGUSR2);
+    CHECK(access(dump_file(rank), F_OK) != 0);
+    hvd_shutdown();
+    CHECK_EQ(sigaction(SIGUSR2, NULL, &now), 0);
+    CHECK(now.sa_handler == users_own);
+}
+
+TEST(a_handler_of_the_user_stays)
+{
+    job_run(&(struct job_options){.size = 1}, leave_signal_alone, NULL);
+}
+
+/* Somebody has put a link where the dump will go. */
+static void refuse_links(int rank, int size, void *context)
+{
+    (void)size;
+    (void)context;
+    keep_stderr(rank);
+    CHECK_EQ(symlink("victim", dump_file(rank)), 0);
+    job_init();
+    job_sum("x", 1);
+    kill(getpid(), SIGUSR2);
+    await(file("err", rank), "flight recorder not written to ");
+    hvd_shutdown();
+}
+
+TEST(a_link_is_not_followed)
+{
+    job_run(&(struct job_options){.size = 1}, refuse_links, NULL);
+}
+
+static void dump_on_failure(int rank, int size, void *context)
+{
+    struct hvd_error err;
+
+    (void)size;
+    (void)context;
+    keep_stderr(rank);
+    job_init();
+    job_sum("x", 1);
+    if (rank == 1)
+        hvd_abort("enough");
+    CHECK_EQ(sum_status("y", &err), HVD_ABORTED);
+    await(dump_file(rank), "why failure");
+    await(dump_file(rank), "done allreduce set 0 8 bytes OK x\n");
+    CHECK_HAS(text, "note - set 0 0 bytes ABORTED rank 1 on ");
+    hvd_shutdown();
+}
+
+TEST(a_failure_writes_the_recorder)
+{
+    job_run(&(struct job_options){.size = 2}, dump_on_failure, NULL);
+}
+
+/* ---- Statistics ---------------------------------------------------------------------------- */
+
+static void look_at_stats(int rank, int size, void *context)
+{
+    static char stats[8192];
+
+    (void)context;
+    job_init();
+    for (int i = 0; i < 100; i++)
+        job_sum("x", 1);
+    if (rank == size - 1)
+        usleep(300000);                 /* the straggler */
+    job_sum("x", 1);
+    CHECK(hvd_stats_json(stats, sizeof stats) < sizeof stats);
+    CHECK(json_is_valid(stats));
+    CHECK_HAS(stats, "\"allreduce\": {\"count\": 101");
+    CHECK_HAS(stats, "\"recorder\": {\"records\": ");
+    CHECK_HAS(stats, "\"timeline\": {\"active\": false");
+    if (rank != size - 1) {
+        double seconds = 0;
+        char peer[32];
+        const char *at;
+
+        snprintf(peer, sizeof peer, "\"%d\": {", size - 1);
+        at = strstr(strstr(stats, "\"peers\""), peer);
+        CHECK(at != NULL);
+        CHECK_EQ(sscanf(strstr(at, "wait_seconds"), "wait_seconds\": %lf", &seconds), 1);
+        CHECK(seconds > 0.2 && seconds < 10);
+    }
+    hvd_shutdown();
+}
+
+TEST(stats_name_the_straggler)
+{
+    job_run(&(struct job_options){.size = 2}, look_at_stats, NULL);
+    job_run(&(struct job_options){.size = 4}, look_at_stats, NULL);
+}
+
+/* ---- Autotune ------------------------------------------------------------------------------ */
+
+static void tune(int rank, int size, void *context)
+{
+    static char config[1 << 16];
+    double ms = -1, mb = -1, score;
+    char *row;
+
+    (void)size;
+    (void)context;
+    setenv("HOROVOD_AUTOTUNE", "1", 1);
+    setenv("HOROVOD_AUTOTUNE_LOG", file("log", 0), 1);
+    setenv("HOROVOD_AUTOTUNE_WARMUP_SAMPLES", "1", 1);
+    setenv("HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE", "2", 1);
+    setenv("HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES", "6", 1);
+    job_init();
+    for (int i = 0; i < 100; i++) {
+        CHECK_EQ(job_sum("a", i), (double)size * i);
+        CHECK_EQ(job_sum("b", i), (double)size * i);
+    }
+    read_file(file("log", 0));
+    CHECK(count("\n") >= 3);
+    text[strlen(text) - 1] = '\0';
+    row = strrchr(text, '\n') + 1;
+    CHECK_EQ(sscanf(row, "0,0,0,1,%lf,%lf,%lf", &ms, &mb, &score), 3);
+    hvd_config_text(config, sizeof config);
+    row = strstr(config, "HOROVOD_CYCLE_TIME=");
+    CHECK_EQ(strtod(row + strlen("HOROVOD_CYCLE_TIME="), NULL), ms);
+    hvd_shutdown();
+    (void)rank;
+}
+
+TEST(autotune_ends_with_its_last_row_everywhere, .limit_s = 60)
+{
+    job_run(&(struct job_options){.size = 2, .hosts = 2, .limit_s = 50}, tune, NULL);
+    job_run(&(struct job_options){.size = 2, .limit_s = 50}, tune, NULL);
+}
