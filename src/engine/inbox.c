@@ -38,11 +38,6 @@ static enum hvd_status on_requests(struct engine *e, struct pset *s, int member,
     e->heard = true;
     for (uint32_t i = 0; i < count; i++) {
         TRY(get_request(in, &r, err));
-        if (r.op == HVD_BROADCAST && (r.root < 0 || r.root >= s->count))
-            return error_set(err, HVD_PROTO, -1, "request with root %d", r.root);
-        if (r.op == HVD_ALLTOALL && r.split_count != 0 &&
-            r.split_count != (uint32_t)s->count)
-            return error_set(err, HVD_PROTO, -1, "request with %u splits", r.split_count);
         trace_ready(e, s, member, &r);
         TRY(neg_on_request(s->neg, member, &r, now_us, err));
     }

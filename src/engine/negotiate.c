@@ -375,6 +375,18 @@ static void revoke_by_name(struct negotiator *n, int member, const struct wire_r
         neg_cache_revoke(n, c, member);
 }
 
+/* What a decoder cannot know: the size of the set. */
+static enum hvd_status check_request(const struct negotiator *n,
+                                     const struct wire_request *r, struct hvd_error *err)
+{
+    if (r->op == HVD_BROADCAST && (r->root < 0 || r->root >= n->opt.member_count))
+        return error_set(err, HVD_PROTO, -1, "request with root %d", r->root);
+    if (r->op == HVD_ALLTOALL && r->split_count != 0 &&
+        r->split_count != (uint32_t)n->opt.member_count)
+        return error_set(err, HVD_PROTO, -1, "request with %u splits", r->split_count);
+    return HVD_OK;
+}
+
 enum hvd_status neg_on_request(struct negotiator *n, int member,
                                const struct wire_request *r, uint64_t now_us,
                                struct hvd_error *err)
@@ -382,6 +394,7 @@ enum hvd_status neg_on_request(struct negotiator *n, int member,
     struct neg_request *q;
     struct neg_tensor *t;
 
+    TRY(check_request(n, r, err));
     revoke_if_current(n, member, r);
     if (r->op == HVD_JOIN) {
         on_join(n, member, r, now_us);

@@ -29,7 +29,8 @@ struct neg_options {
 struct negotiator *neg_new(const struct neg_options *opt);
 void neg_free(struct negotiator *n);
 
-/* An announcement of `member`.  Errors: HVD_PROTO (announced twice), HVD_NOMEM. */
+/* An announcement of `member`.  Errors: HVD_PROTO (announced twice, a root or a number of
+ * splits that cannot be), HVD_NOMEM. */
 enum hvd_status neg_on_request(struct negotiator *n, int member,
                                const struct wire_request *r, uint64_t now_us,
                                struct hvd_error *err);

@@ -1,0 +1,95 @@
+/* fuzz_responses.c: what a coordinator says to a member: responses and texts.  Nothing
+ * that was decoded points beyond the message. */
+#include "wire/message.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void check_inside(const struct wire_in *in, const uint8_t *start, const void *p,
+                         size_t n)
+{
+    const uint8_t *at = p;
+
+    BUG_ON(n > 0 && (at < start || at + n > in->end));
+}
+
+static bool batch(struct wire_in *in, const uint8_t *start)
+{
+    struct hvd_error err;
+    struct wire_batch b;
+    struct wire_tensor t;
+
+    if (get_batch(in, &b, &err) != HVD_OK)
+        return false;
+    BUG_ON(b.op >= HVD_OP_COUNT || b.dtype >= HVD_DTYPE_COUNT || b.tensor_count == 0);
+    for (uint32_t i = 0; i < b.tensor_count; i++) {
+        if (get_tensor(in, &t, &err) != HVD_OK)
+            return false;
+        check_inside(in, start, t.name, t.name_bytes);
+        check_inside(in, start, t.sizes, 8 * (size_t)t.size_count);
+    }
+    return true;
+}
+
+static bool failure(struct wire_in *in, const uint8_t *start)
+{
+    struct hvd_error err;
+    struct wire_failure f;
+
+    if (get_failure(in, &f, &err) != HVD_OK)
+        return false;
+    BUG_ON(f.status <= HVD_AGAIN || f.status >= HVD_STATUS_COUNT);
+    check_inside(in, start, f.name, f.name_bytes);
+    check_inside(in, start, f.text, f.text_bytes);
+    check_inside(in, start, f.targets, 4 * (size_t)f.target_count);
+    return true;
+}
+
+static bool text(struct wire_in *in, const uint8_t *start)
+{
+    struct hvd_error err;
+    struct wire_text t;
+
+    if (get_wire_text(in, &t, &err) != HVD_OK)
+        return false;
+    check_inside(in, start, t.text, t.bytes);
+    return true;
+}
+
+static bool response(struct wire_in *in, const uint8_t *start)
+{
+    uint32_t n;
+
+    switch (get_u8(in)) {
+    case RESPONSE_EXECUTE:
+        return batch(in, start);
+    case RESPONSE_ERROR:
+        return failure(in, start);
+    case RESPONSE_CACHED:
+        n = get_u32(in);
+        for (uint32_t i = 0; i < n && !in->failed; i++)
+            get_u32(in);
+        return !in->failed;
+    case RESPONSE_TUNE:
+        get_f64(in);
+        get_u64(in);
+        return !in->failed;
+    }
+    return false;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct wire_in in = wire_in_from(data, size);
+    struct message_head head;
+    struct hvd_error err;
+
+    if (get_message_head(&in, &head, &err) != HVD_OK)
+        return 0;
+    BUG_ON(head.kind < MESSAGE_REQUESTS || head.kind >= MESSAGE_KIND_COUNT);
+    if (head.kind == MESSAGE_STALL || head.kind == MESSAGE_WHERE)
+        text(&in, data);
+    for (uint32_t i = 0; head.kind == MESSAGE_RESPONSES && i < head.count; i++)
+        if (!response(&in, data))
+            break;
+    return 0;
+}

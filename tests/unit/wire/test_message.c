@@ -1,0 +1,237 @@
+/*
+ * test_message.c: what engines say to each other survives its way, and nothing else does.
+ * tests/wire/ holds the bytes as released; `WRITE_GOLDEN=1 ./test_wire_message` writes
+ * missing files.
+ */
+#include "wire/message.h"
+
+#include "check.h"
+
+#include <stdlib.h>
+
+static struct hvd_error err;
+static const uint8_t splits[16] = {3, [8] = 0xfe, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff};
+
+static struct wire_request sample(void)
+{
+    return (struct wire_request){
+        .op = HVD_ALLTOALL, .dtype = HVD_BF16, .reduce = HVD_AVERAGE, .device = 1,
+        .ndim = 3, .root = -1, .shape = {17, 0, 1ll << 40}, .prescale = 0.1,
+        .postscale = -3.5, .group_count = 7, .group_key = 0xdeadbeef, .revoked = 12,
+        .revoked_seq = 99, .name = "grad/7\xc3\xa9", .name_bytes = 8,
+        .problem = "no", .problem_bytes = 2, .split_count = 2, .splits = splits};
+}
+
+static void put_sample_requests(struct strbuf *out)
+{
+    struct message_head head = {.kind = MESSAGE_REQUESTS, .set = 3, .epoch = 4,
+                                .acked = 0x01020304};
+    struct wire_request r = sample();
+
+    put_message_head(out, &head);
+    put_request(out, &r);
+    r = (struct wire_request){.op = HVD_BARRIER, .name = "b", .name_bytes = 1,
+                              .problem = ""};
+    put_request(out, &r);
+    patch_message_count(out, 0, 2);
+}
+
+static void put_sample_responses(struct strbuf *out)
+{
+    struct message_head head = {.kind = MESSAGE_RESPONSES, .set = 1, .epoch = 2, .count = 4};
+    struct wire_batch b = {.op = HVD_ALLGATHER, .dtype = HVD_F32, .reduce = HVD_SUM,
+                           .root = 2, .prescale = 1, .postscale = 0.5, .tensor_count = 1};
+    struct wire_tensor t = {.name = "x", .name_bytes = 1, .count = 1ull << 33, .cached = 5,
+                            .turn = 6, .size_count = 2, .sizes = splits};
+    struct wire_failure f = {.status = HVD_MISMATCH, .rank = 3, .name = "y",
+                             .name_bytes = 1, .text = "they differ", .text_bytes = 11,
+                             .target_count = 2, .targets = splits};
+
+    put_message_head(out, &head);
+    put_u8(out, RESPONSE_EXECUTE);
+    put_batch(out, &b);
+    put_tensor(out, &t);
+    put_u8(out, RESPONSE_CACHED);
+    put_u32(out, 2);
+    put_u32(out, 7);
+    put_u32(out, 9);
+    put_u8(out, RESPONSE_ERROR);
+    put_failure(out, &f);
+    put_u8(out, RESPONSE_TUNE);
+    put_f64(out, 2.5);
+    put_u64(out, 64 << 20);
+}
+
+static void put_sample_text(struct strbuf *out)
+{
+    struct message_head head = {.kind = MESSAGE_STALL};
+    struct wire_text t = {.level = 3, .text = "Missing ranks:\n1: [x]", .bytes = 21};
+
+    put_message_head(out, &head);
+    put_wire_text(out, &t);
+}
+
+/* ---- Golden bytes ------------------------------------------------------------------- */
+
+static void check_golden(const char *name, void (*put)(struct strbuf *out))
+{
+    static char golden[4096];
+    char path[4096];
+    struct strbuf now;
+    FILE *file;
+
+    strbuf_init(&now);
+    put(&now);
+    snprintf(path, sizeof path, "%s/%s", GOLDEN_DIR, name);
+    file = fopen(path, "rb");
+    if (file == NULL && getenv("WRITE_GOLDEN") != NULL) {
+        file = fopen(path, "w+b");
+        CHECK(file != NULL && fwrite(now.text, 1, now.length, file) == now.length);
+        rewind(file);
+    }
+    if (file == NULL)
+        check_fail(__FILE__, __LINE__, "%s: no such file", path);
+    CHECK_EQ(fread(golden, 1, sizeof golden, file), now.length);
+    CHECK(memcmp(golden, now.text, now.length) == 0);
+    fclose(file);
+    strbuf_release(&now);
+}
+
+TEST(golden_requests)
+{
+    check_golden("engine_requests.1.bin", put_sample_requests);
+}
+
+TEST(golden_responses)
+{
+    check_golden("engine_responses.1.bin", put_sample_responses);
+}
+
+TEST(golden_text)
+{
+    check_golden("engine_text.1.bin", put_sample_text);
+}
+
+/* ---- There and back ----------------------------------------------------------------- */
+
+TEST(requests_come_back_whole)
+{
+    struct wire_request a = sample(), r;
+    struct message_head head;
+    struct strbuf out;
+    struct wire_in in;
+
+    strbuf_init(&out);
+    put_sample_requests(&out);
+    in = wire_in_from(out.text, out.length);
+    CHECK_OK(get_message_head(&in, &head, &err), err);
+    CHECK_EQ(head.kind, MESSAGE_REQUESTS);
+    CHECK_EQ(head.set, 3);
+    CHECK_EQ(head.epoch, 4);
+    CHECK_EQ(head.acked, 0x01020304);
+    CHECK_EQ(head.count, 2);
+    CHECK_OK(get_request(&in, &r, &err), err);
+    CHECK_EQ(r.op, a.op);
+    CHECK_EQ(r.dtype, a.dtype);
+    CHECK_EQ(r.device, 1);
+    CHECK_EQ(r.root, -1);
+    CHECK_EQ(r.ndim, 3);
+    CHECK_EQ(r.shape[2], 1ll << 40);
+    CHECK_EQ(r.prescale, 0.1);
+    CHECK_EQ(r.postscale, -3.5);
+    CHECK_EQ(r.group_count, 7);
+    CHECK_EQ(r.group_key, 0xdeadbeef);
+    CHECK_EQ(r.revoked, 12);
+    CHECK_EQ(r.revoked_seq, 99);
+    CHECK(r.name_bytes == 8 && memcmp(r.name, a.name, 8) == 0);
+    CHECK(r.problem_bytes == 2 && memcmp(r.problem, "no", 2) == 0);
+    CHECK_EQ(r.split_count, 2);
+    CHECK_EQ(get_split(r.splits, 0), 3);
+    CHECK_EQ(get_split(r.splits, 1), -2);
+    CHECK_OK(get_request(&in, &r, &err), err);
+    CHECK_EQ(r.op, HVD_BARRIER);
+    CHECK_EQ(wire_left(&in), 0);
+    strbuf_release(&out);
+}
+
+TEST(every_cut_is_noticed)
+{
+    struct strbuf out;
+
+    strbuf_init(&out);
+    put_sample_requests(&out);
+    for (size_t n = 0; n < out.length; n++) {
+        char *copy = malloc(n + 1);     /* its end is where the bytes end */
+        struct wire_in in;
+        struct message_head head;
+        struct wire_request r;
+
+        memcpy(copy, out.text, n);
+        in = wire_in_from(copy, n);
+        CHECK(get_message_head(&in, &head, &err) != HVD_OK ||
+              get_request(&in, &r, &err) != HVD_OK || get_request(&in, &r, &err) != HVD_OK);
+        CHECK_EQ(err.status, HVD_PROTO);
+        free(copy);
+    }
+    strbuf_release(&out);
+}
+
+static void check_refused(struct wire_request r)
+{
+    struct wire_request back;
+    struct strbuf out;
+    struct wire_in in;
+
+    strbuf_init(&out);
+    put_request(&out, &r);
+    in = wire_in_from(out.text, out.length);
+    CHECK_EQ(get_request(&in, &back, &err), HVD_PROTO);
+    strbuf_release(&out);
+}
+
+TEST(what_cannot_be_is_refused)
+{
+    static char name[NAME_LIMIT + 1];
+    struct wire_request r = sample();
+
+    r.op = OP_KIND_COUNT;
+    check_refused(r);
+    r = sample();
+    r.dtype = HVD_DTYPE_COUNT;
+    check_refused(r);
+    r = sample();
+    r.reduce = HVD_PRODUCT + 1;
+    check_refused(r);
+    r = sample();
+    r.name_bytes = 0;
+    check_refused(r);
+    r = sample();
+    memset(name, 'n', sizeof name);
+    r.name = name;
+    r.name_bytes = NAME_LIMIT + 1;
+    check_refused(r);
+    r = sample();
+    r.shape[1] = -1;
+    check_refused(r);
+    r = sample();
+    r.shape[0] = r.shape[1] = 1ll << 40;        /* more elements than there can be */
+    check_refused(r);
+}
+
+TEST(heads_that_cannot_be)
+{
+    struct message_head head = {.kind = MESSAGE_KIND_COUNT}, back;
+    struct strbuf out;
+    struct wire_in in;
+
+    strbuf_init(&out);
+    put_message_head(&out, &head);
+    in = wire_in_from(out.text, out.length);
+    CHECK_EQ(get_message_head(&in, &back, &err), HVD_PROTO);
+    strbuf_clear(&out);
+    head = (struct message_head){.kind = MESSAGE_HITS, .count = LIST_LIMIT + 1};
+    put_message_head(&out, &head);
+    in = wire_in_from(out.text, out.length);
+    CHECK_EQ(get_message_head(&in, &back, &err), HVD_PROTO);
+    strbuf_release(&out);
+}
