@@ -5,7 +5,8 @@
  * 2. Users of the job hold a reference (job_use .. job_done), so that shutdown frees the
  *    engine only after the last of them has come back; their calls end soon, because
  *    engine_stop has failed every operation by then.
- * 3. A forked child has no job: the process id tells.
+ * 3. A forked child has no job: forks are counted (getpid would be a system call in every
+ *    operation).
  */
 #include "api/job.h"
 
@@ -31,6 +32,22 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct job *_Atomic current;     /* NULL: no job */
 static atomic_uint users;               /* calls under way that use `current` */
+static atomic_int forks;                /* between us and the first process of the line */
+
+static void count_fork(void)
+{
+    atomic_fetch_add(&forks, 1);
+}
+
+__attribute__((constructor)) static void watch_forks(void)
+{
+    pthread_atfork(NULL, NULL, count_fork);
+}
+
+static bool is_ours(const struct job *job)
+{
+    return job->forks == atomic_load_explicit(&forks, memory_order_relaxed);
+}
 
 static void job_free(struct job *job, bool goodbye)
 {
@@ -247,7 +264,7 @@ static enum hvd_status form(struct job *job, const struct hvd_options *opt,
     TRY(check_sets(job, opt, err));
     TRY(get_key(job, err));
     TRY(form_mesh(job, opt, dynamic, err));
-    job->owner_pid = getpid();
+    job->forks = atomic_load(&forks);
     return start_engine(job, opt, dynamic, err);
 }
 
@@ -261,7 +278,7 @@ enum hvd_status hvd_init(const struct hvd_options *opt, struct hvd_error *err)
         err = &local;
     pthread_mutex_lock(&lock);
     job = atomic_load(&current);
-    if (job != NULL && job->owner_pid != getpid()) {
+    if (job != NULL && !is_ours(job)) {
         /* A forked child may have a job of its own; the parent's objects stay as they
          * are, its descriptors are closed already. */
         atomic_store(&current, NULL);
@@ -295,7 +312,7 @@ void hvd_shutdown(void)
 
     pthread_mutex_lock(&lock);
     job = atomic_load(&current);
-    if (job == NULL || job->owner_pid != getpid())
+    if (job == NULL || !is_ours(job))
         goto out;
     engine_stop(job->engine);
     goodbye = mesh_verdict(job->mesh) == NULL;
@@ -315,7 +332,7 @@ struct job *job_use(struct hvd_error *err)
 
     atomic_fetch_add(&users, 1);
     job = atomic_load(&current);
-    if (job != NULL && job->owner_pid == getpid())
+    if (job != NULL && is_ours(job))
         return job;
     if (job != NULL)
         error_set(err, HVD_FORKED, -1,

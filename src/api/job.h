@@ -8,8 +8,6 @@
 #include "engine/engine.h"
 #include "transport/transport.h"
 
-#include <sys/types.h>
-
 struct job {
     struct config conf;
     uint8_t key[32];
@@ -17,7 +15,7 @@ struct job {
     struct rdv_client *rdv;
     struct mesh *mesh;
     struct engine *engine;
-    pid_t owner_pid;
+    int forks;                          /* count of forks when it was made */
 };
 
 /* The job, kept alive until job_done; NULL (and no job_done): err says why. */
