@@ -11,6 +11,7 @@
 
 #include "base/thread.h"
 
+#include <sched.h>
 #include <stdlib.h>
 
 const struct mesh_topology *mesh_topology(const struct mesh *m)
@@ -186,9 +187,25 @@ bool mesh_has_left(const struct mesh *m, int peer)
     return atomic_load(&m->links[peer].left);
 }
 
+/* CPUs that the ranks of this host have together: each may be bound to one of its own. */
+static int host_cpu_count(const struct mesh *m)
+{
+    cpu_set_t all, one;
+
+    if (sched_getaffinity(0, sizeof all, &all) != 0)
+        return thread_cpu_count();
+    for (int i = 0; i < m->topology.local_size; i++) {
+        pid_t pid = mesh_pid(m, i);
+
+        if (pid > 0 && sched_getaffinity(pid, sizeof one, &one) == 0)
+            CPU_OR(&all, &all, &one);
+    }
+    return CPU_COUNT(&all);
+}
+
 double mesh_spin_us(const struct mesh *m)
 {
-    return m->topology.local_size <= thread_cpu_count() ? m->conf->spin_us : 0;
+    return m->topology.local_size <= host_cpu_count(m) ? m->conf->spin_us : 0;
 }
 
 void mesh_count(const struct mesh *m, struct mesh_counters *counters)
