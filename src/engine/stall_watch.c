@@ -396,16 +396,19 @@ static bool somebody_waits(const struct engine *e)
     return false;
 }
 
-/* When the engine's thread must look; UINT64_MAX: nothing waits. */
+/*
+ * When the engine's thread must look; UINT64_MAX: never.  A timer that is set stays when
+ * nothing waits any more, and is not set again after it has run out: so an idle job wakes
+ * once, and a busy one need not wake the thread for every operation to set it.
+ */
 uint64_t stall_due_us(struct engine *e)
 {
     struct stall *s = e->stall;
 
-    if (s == NULL || atomic_load(&e->state) != ENGINE_RUNNING || !somebody_waits(e)) {
-        if (s != NULL)
-            s->next_us = 0;
+    if (s == NULL || atomic_load(&e->state) != ENGINE_RUNNING)
         return UINT64_MAX;
-    }
+    if (s->next_us == 0 && !somebody_waits(e))
+        return UINT64_MAX;
     if (s->next_us == 0)
         s->next_us = clock_us() + s->times.warn_us - s->times.lead_us;
     return s->next_us;
