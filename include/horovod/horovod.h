@@ -247,6 +247,9 @@ enum hvd_status hvd_recorder_dump(const char *path, struct hvd_error *err);
 typedef size_t (*hvd_where_fn)(char *buffer, size_t capacity);
 void hvd_set_where(hvd_where_fn where);
 
+/* A line per algorithm that HOROVOD_ALGORITHMS can choose, and the rules in force. */
+size_t hvd_algorithms_text(char *buffer, size_t capacity);
+
 /* A line per configuration row: name, value, default, source. */
 size_t hvd_config_text(char *buffer, size_t capacity);
 

@@ -148,26 +148,47 @@ static bool is_numeric(const char *addr)
     return inet_pton(AF_INET, addr, bytes) == 1 || inet_pton(AF_INET6, addr, bytes) == 1;
 }
 
+static bool is_in_list(const char *list, const char *item)
+{
+    size_t bytes = strlen(item);
+
+    for (const char *at = strstr(list, item); at != NULL; at = strstr(at + 1, item))
+        if ((at == list || at[-1] == ',') && (at[bytes] == ',' || at[bytes] == '\0'))
+            return true;
+    return false;
+}
+
 static void add_item(struct strbuf *list, const struct sockaddr *sa, socklen_t bytes)
 {
     char text[NI_MAXHOST];
 
     if (getnameinfo(sa, bytes, text, sizeof text, NULL, 0, NI_NUMERICHOST) == 0 &&
-        strchr(text, '%') == NULL)
+        strchr(text, '%') == NULL && !is_in_list(list->text, text))
         strbuf_addf(list, "%s%s", list->length > 0 ? "," : "", text);
 }
 
-/* What a name of this host means to others: its addresses, whatever /etc/hosts says. */
-static void add_own_addresses(struct strbuf *list, bool is_alone)
+/* What the name means here; on Debian often 127.0.1.1, which is enough for this host. */
+static void add_resolved(struct strbuf *list, const char *name)
+{
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found = NULL;
+
+    if (getaddrinfo(name, NULL, &hints, &found) != 0)
+        return;
+    for (struct addrinfo *a = found; a != NULL; a = a->ai_next)
+        add_item(list, a->ai_addr, a->ai_addrlen);
+    freeaddrinfo(found);
+}
+
+/* What it means to other hosts: an address of this one, whatever /etc/hosts says. */
+static void add_own_addresses(struct strbuf *list)
 {
     struct ifaddrs *all = NULL;
 
     if (getifaddrs(&all) != 0)
         return;
     for (struct ifaddrs *i = all; i != NULL; i = i->ifa_next) {
-        bool is_loopback = i->ifa_flags & IFF_LOOPBACK;
-
-        if (i->ifa_addr == NULL || !(i->ifa_flags & IFF_UP) || is_loopback != is_alone)
+        if (i->ifa_addr == NULL || !(i->ifa_flags & IFF_UP) ||
+            (i->ifa_flags & IFF_LOOPBACK))
             continue;
         if (i->ifa_addr->sa_family == AF_INET)
             add_item(list, i->ifa_addr, sizeof(struct sockaddr_in));
@@ -185,8 +206,9 @@ static enum hvd_status resolve_own(struct config *conf, struct hvd_error *err)
     if (is_numeric(conf->rendezvous_addr) || strchr(conf->rendezvous_addr, ',') != NULL)
         return HVD_OK;
     strbuf_init(&list);
-    add_own_addresses(&list, strcmp(conf->rendezvous_addr, "localhost") == 0 ||
-                                 conf->local_size == conf->size);
+    add_resolved(&list, conf->rendezvous_addr);
+    if (conf->local_size != conf->size)
+        add_own_addresses(&list);
     if (list.length > 0)
         status = set(conf, "GLOO_RENDEZVOUS_ADDR", list.text, err);
     strbuf_release(&list);

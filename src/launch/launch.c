@@ -348,6 +348,37 @@ static void say_status(struct launch *job)
     strbuf_release(&names);
 }
 
+/* Some ranks wait in hvd.init for others: which ones have not come? */
+static void say_rendezvous(struct launch *job)
+{
+    int np = job->settings->np, waiting = 0, missing = 0;
+    size_t capacity = (size_t)np * 400 + 1;
+    char *text = malloc(capacity), *rest = NULL;
+    bool *is_missing = calloc((size_t)np, sizeof *is_missing);
+    struct strbuf names;
+
+    strbuf_init(&names);
+    if (text != NULL && is_missing != NULL && job->server != NULL) {
+        hvd_server_status(job->server, text, capacity);
+        for (char *line = strtok_r(text, "\n", &rest); line != NULL;
+             line = strtok_r(NULL, "\n", &rest)) {
+            int rank = atoi(line + strcspn(line, "0123456789"));
+
+            waiting += strstr(line, " waiting since ") != NULL;
+            if (rank < np && strstr(line, " missing") != NULL)
+                missing += is_missing[rank] = true;
+        }
+    }
+    if (waiting > 0 && missing > 0) {
+        strbuf_add_ranks(&names, is_missing, np);
+        output_say(job->output, 2, "horovodrun: %d of %d processes wait in hvd.init; not "
+                   "there yet: ranks %s", waiting, np, names.text);
+    }
+    strbuf_release(&names);
+    free(is_missing);
+    free(text);
+}
+
 static void check_heartbeat(struct launch *job, struct tether *tether)
 {
     uint64_t silent_ms = uv_now(&job->loop) - tether->heard_ms;
@@ -369,9 +400,13 @@ static void on_tick(uv_timer_t *timer)
     struct launch *job = timer->data;
     uint64_t waited_ms = uv_now(&job->loop) - job->since_ms;
 
-    if (job->state < JOB_RUNNING && waited_ms / STATUS_MS != (waited_ms - TICK_MS) / STATUS_MS &&
-        waited_ms >= STATUS_MS)
-        say_status(job);
+    if (waited_ms >= STATUS_MS &&
+        waited_ms / STATUS_MS != (waited_ms - TICK_MS) / STATUS_MS) {
+        if (job->state < JOB_RUNNING)
+            say_status(job);
+        else if (job->state == JOB_RUNNING)
+            say_rendezvous(job);
+    }
     for (int i = 0; i < job->tether_count; i++)
         check_heartbeat(job, &job->tethers[i]);
 }
@@ -599,7 +634,8 @@ static enum hvd_status start_server(struct launch *job, struct hvd_error *err)
     }
     for (char *addr = copy == NULL ? NULL : strtok_r(copy, ",", &rest);
          addr != NULL && opt.listen_addr_count < 66; addr = strtok_r(NULL, ",", &rest))
-        list[opt.listen_addr_count++] = addr;
+        if (strcmp(addr, list[0]) != 0)
+            list[opt.listen_addr_count++] = addr;
     status = hvd_server_new(&opt, &job->server, err);
     if (status == HVD_OK)
         job->port = hvd_server_port(job->server);

@@ -32,6 +32,14 @@ static int print_error(const char *text, bool is_usage)
     return is_usage ? EXIT_USAGE : EXIT_FAILED;
 }
 
+static void add_algorithms(struct strbuf *out)
+{
+    char text[16384];
+    size_t length = hvd_algorithms_text(text, sizeof text);
+
+    strbuf_add(out, text, length < sizeof text ? length : sizeof text - 1);
+}
+
 /* Options that answer and end.  False: there is a job to start. */
 static bool answer(const struct settings *s, int *code_p)
 {
@@ -45,6 +53,8 @@ static bool answer(const struct settings *s, int *code_p)
         strbuf_addf(&out, "%s\n", hvd_version());
     else if (options_has(&s->options, OPTION_ID_CHECK_BUILD))
         check_build_add(&out, s->verbose);
+    else if (options_has(&s->options, OPTION_ID_LIST_ALGORITHMS))
+        add_algorithms(&out);
     else if (options_has(&s->options, OPTION_ID_PRINT_ARGS))
         help_add_args(&s->options, &out);
     else if (options_has(&s->options, OPTION_ID_PRINT_CONFIG)) {

@@ -114,7 +114,8 @@ static enum hvd_status start_server(struct run *r, struct hvd_error *err)
     copy = strdup(r->addrs.text);
     for (char *addr = copy == NULL ? NULL : strtok_r(copy, ",", &rest);
          addr != NULL && opt.listen_addr_count < 66; addr = strtok_r(NULL, ",", &rest))
-        list[opt.listen_addr_count++] = addr;
+        if (strcmp(addr, list[0]) != 0)
+            list[opt.listen_addr_count++] = addr;
     status = hvd_server_new(&opt, &r->server, err);
     free(copy);
     return status;
