@@ -10,9 +10,9 @@ import pytest
 import sshd as server
 from hvdrun import BIN, MARK, assert_gone, environment, finish, run, start, wait_until
 
-JOIN = ("from horovod import _core as c; c.init(None, False); "
-        "print('joined', c.rank(), c.size(), c.local_rank(), c.local_size(), flush=True); "
-        "c.shutdown()")
+JOIN = ("import os; from horovod import _core as c; c.init(None, False); "
+        "os.write(1, b'joined %d %d %d %d\\n' % (c.rank(), c.size(), c.local_rank(), "
+        "c.local_size())); c.shutdown()")
 COMMAND = [sys.executable, "-c", JOIN]
 
 
