@@ -107,11 +107,14 @@ void link_break(struct link *l, const struct hvd_error *why)
         watch_suspect(m, l->peer, why);
 }
 
-/* What has arrived can still be received; what has not never will be. */
+/* What has arrived can still be received; what has not never will be.  Who leaves because
+ * of a verdict that we know as well is no reason of its own. */
 void link_peer_left(struct link *l)
 {
+    const struct hvd_error *verdict = mesh_verdict(l->mesh);
+
     log_debug("rank %d has left", l->peer);
-    link_fail(l, HVD_SHUTDOWN);
+    link_fail(l, verdict != NULL ? verdict->status : HVD_SHUTDOWN);
     atomic_store(&l->left, true);
     if (l->ops != NULL && l->ops->close != NULL)
         l->ops->close(l);
