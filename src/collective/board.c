@@ -26,9 +26,10 @@
  *  5. Memory that a line points to (mapped, CMA) may be used again when all members have
  *     ended the turn.
  *  6. A chunk word is epoch (22 bits), turn (32), round (8), state (2); only part 0 of a
- *     turn has chunks.  Chunk c uses word c % CHUNK_WORDS in round c / CHUNK_WORDS.  Whoever moves it to CLAIMED reduces the
- *     chunk into all outputs and then stores DONE (release).  In round r > 0 it can be
- *     claimed when round r - 1 of its word is DONE.
+ *     turn has chunks.  Chunk c uses word c % CHUNK_WORDS in round c / CHUNK_WORDS.
+ *     Whoever moves it to CLAIMED reduces the chunk into all outputs and then stores
+ *     DONE (release).  In round r > 0 it can be claimed when round r - 1 of its word is
+ *     DONE.
  *  7. A claim is never held across a step: a member that sleeps has none.
  *  8. mark.ready counts pieces that a member has put into a ring or a staging buffer
  *     (release); it carries the stamp, and another stamp means the member has gone on,

@@ -120,7 +120,8 @@ def test_where_ranks_go(args, rows):
 
 def test_hostfile(tmp_path):
     file = tmp_path / "hosts"
-    file.write_text("# two names of this machine\n\nlocalhost slots=1\n127.0.0.1 slots = 4 max_slots=8\n")
+    file.write_text("# two names of this machine\n\nlocalhost slots=1\n"
+                    "127.0.0.1 slots = 4 max_slots=8\n")
     done = run("-np", "2", "-hostfile", str(file), *SHOW)
     assert [line.split()[1] for line in done.lines()] == ["localhost", "127.0.0.1"]
     file.write_text("localhost slots=1\nlocalhost;touch x slots=1\n")

@@ -23,7 +23,8 @@ with open(sys.argv[1] + '/' + os.environ['HOROVOD_RANK'], 'w') as file:
 
 
 def random_bytes(rng):
-    special = [b"'", b'"', b"$(x)", b"`", b"\\", b"\n", b"\t", b" ", b";", b"*", b"=", b"-", b"\xff"]
+    special = [b"'", b'"', b"$(x)", b"`", b"\\", b"\n", b"\t", b" ", b";", b"*", b"=", b"-",
+               b"\xff"]
     parts = [rng.choice(special) if rng.random() < 0.5 else
              bytes(rng.randrange(1, 256) for _ in range(rng.randrange(8)))
              for _ in range(rng.randrange(6))]

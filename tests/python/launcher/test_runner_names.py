@@ -38,7 +38,8 @@ def test_arguments_are_plain_attributes():
 
 def test_parse_args_is_the_native_parser():
     args = launch.parse_args(["-np", "2", "--gloo", "--network-interfaces", "a,b", "--slots", "4",
-                              "--no-autotune", "--cycle-time-ms", "3", "-p", "22", "python", "x.py"])
+                              "--no-autotune", "--cycle-time-ms", "3", "-p", "22", "python",
+                              "x.py"])
     assert args.num_proc == 2 and args.use_gloo and args.nics == {"a", "b"} and args.slots == 4
     assert args.autotune is False and args.cycle_time_ms == 3 and args.ssh_port == 22
     assert args.command == ["python", "x.py"] and args.use_mpi is None and not args.verbose
@@ -235,8 +236,8 @@ def test_launch_gloo_starts_workers_its_callers_way():
         code = safe_shell_exec.execute(command, env=environment(), index=slot.rank, events=events)
         return code, time.time()
     settings = Settings(hosts="localhost:2", num_proc=2)
-    script = ("from horovod import _core; _core.init(None, False); print(_core.rank(), _core.size());"
-              "_core.shutdown()")
+    script = ("from horovod import _core; _core.init(None, False); "
+              "print(_core.rank(), _core.size()); _core.shutdown()")
     launch_gloo(f"{sys.executable} -c '{script}'", execute, settings, ["lo"], {}, "127.0.0.1")
     assert sorted(started) == [0, 1]
     with pytest.raises(RuntimeError, match="Process name: 1\nExit code: 5"):
