@@ -184,6 +184,12 @@ enum hvd_status hvd_submit(const struct hvd_request *req, int count,
 /* hvd_submit, hvd_wait and hvd_release in one, for one request with its own output. */
 enum hvd_status hvd_run(const struct hvd_request *req, struct hvd_error *err);
 
+/* As hvd_run without sleeping, for callers that have other things to look after while they
+ * wait: HVD_AGAIN if the operation is not done after one spin; hvd_wait and hvd_release
+ * then go on with *handle_p. */
+enum hvd_status hvd_run_start(const struct hvd_request *req, hvd_handle *handle_p,
+                              struct hvd_error *err);
+
 /* ---- 5. Handles ----------------------------------------------------------------- */
 
 /* HVD_AGAIN while under way, HVD_INVALID for an unknown handle, else the result. */

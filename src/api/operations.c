@@ -58,6 +58,13 @@ enum hvd_status hvd_run(const struct hvd_request *req, struct hvd_error *err)
     WITH_JOB(engine_run(job->engine, req, err));
 }
 
+enum hvd_status hvd_run_start(const struct hvd_request *req, hvd_handle *handle_p,
+                              struct hvd_error *err)
+{
+    TRY(check(req, 1, err));
+    WITH_JOB(engine_run_start(job->engine, req, handle_p, err));
+}
+
 enum hvd_status hvd_poll(hvd_handle handle, struct hvd_error *err)
 {
     WITH_JOB(engine_poll(job->engine, handle, err));

@@ -515,31 +515,62 @@ static enum hvd_status run_fast(struct engine *e, struct cached *c,
     return HVD_AGAIN;
 }
 
+/* The fast way, if it is open.  HVD_AGAIN: *handle_p is under way, or NULL if the way is
+ * not open. */
+static enum hvd_status try_fast(struct engine *e, const struct hvd_request *req,
+                                struct handle **handle_p, struct hvd_error *err)
+{
+    enum hvd_status status = HVD_AGAIN;
+    struct cached *c;
+
+    *handle_p = NULL;
+    if (!baton_try(e))
+        return HVD_AGAIN;
+    c = find_fast(e, req);
+    if (c != NULL)
+        status = run_fast(e, c, req, handle_p, err);
+    if (status != HVD_AGAIN && e->open_entries == 0)
+        baton_give(e);                  /* the mesh is as armed as before */
+    else
+        engine_leave(e);
+    return status;
+}
+
+enum hvd_status engine_run_start(struct engine *e, const struct hvd_request *req,
+                                 hvd_handle *handle_p, struct hvd_error *err)
+{
+    struct handle *h;
+    enum hvd_status status = try_fast(e, req, &h, err);
+
+    if (status != HVD_AGAIN)
+        return status;
+    if (h == NULL) {
+        TRY(engine_submit(e, req, 1, handle_p, err));
+        return HVD_AGAIN;
+    }
+    *handle_p = handle_publish(e, h);
+    if (*handle_p != 0)
+        return HVD_AGAIN;
+    engine_wait_handle(e, h, -1);       /* no memory for the table: it cannot be handed out */
+    status = result_of(h, err);
+    handle_free(h);
+    return status;
+}
+
 enum hvd_status engine_run(struct engine *e, const struct hvd_request *req,
                            struct hvd_error *err)
 {
-    struct handle *h = NULL;
-    struct cached *c;
-    enum hvd_status status;
+    struct handle *h;
+    enum hvd_status status = try_fast(e, req, &h, err);
     hvd_handle id;
 
-    if (baton_try(e)) {
-        c = find_fast(e, req);
-        if (c != NULL) {
-            status = run_fast(e, c, req, &h, err);
-            if (status != HVD_AGAIN && e->open_entries == 0) {
-                baton_give(e);          /* the mesh is as armed as before */
-                return status;
-            }
-            engine_leave(e);
-            if (status != HVD_AGAIN)
-                return status;
-            engine_wait_handle(e, h, -1);
-            status = result_of(h, err);
-            handle_free(h);
-            return status;
-        }
-        engine_leave(e);
+    if (status != HVD_AGAIN)
+        return status;
+    if (h != NULL) {
+        engine_wait_handle(e, h, -1);
+        status = result_of(h, err);
+        handle_free(h);
+        return status;
     }
     TRY(engine_submit(e, req, 1, &id, err));
     status = engine_wait(e, id, -1, err);

@@ -34,6 +34,8 @@ enum hvd_status engine_submit(struct engine *e, const struct hvd_request *req, i
                               hvd_handle *handle_p, struct hvd_error *err);
 enum hvd_status engine_run(struct engine *e, const struct hvd_request *req,
                            struct hvd_error *err);
+enum hvd_status engine_run_start(struct engine *e, const struct hvd_request *req,
+                                 hvd_handle *handle_p, struct hvd_error *err);
 enum hvd_status engine_poll(struct engine *e, hvd_handle id, struct hvd_error *err);
 enum hvd_status engine_wait(struct engine *e, hvd_handle id, int64_t timeout_us,
                             struct hvd_error *err);

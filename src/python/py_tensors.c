@@ -240,7 +240,7 @@ static int64_t *int64s_new(PyObject *sequence, Py_ssize_t *count_p)
 
 /* ---- one torch tensor, start to end --------------------------------------------- */
 
-/* Submits, waits, releases.  A signal handler that raises leaves the operation under way;
+/* Runs it, without a handle if it is done at once.  A signal handler that raises leaves the operation under way;
  * its buffers are then kept alive. */
 static PyObject *run_request(struct core_state *s, const struct hvd_request *req,
                              PyObject *input, PyObject *output)
@@ -250,9 +250,11 @@ static PyObject *run_request(struct core_state *s, const struct hvd_request *req
     hvd_handle handle;
     PyObject *both;
 
-    status = hvd_submit(req, 1, &handle, &err);
-    if (status != HVD_OK)
-        return core_raise(s, &err);
+    Py_BEGIN_ALLOW_THREADS
+    status = hvd_run_start(req, &handle, &err);
+    Py_END_ALLOW_THREADS
+    if (status != HVD_AGAIN)
+        return core_done(s, status, &err);
     if (core_wait(handle, -1, &status, &err)) {
         hvd_release(handle);
         return core_done(s, status, &err);
