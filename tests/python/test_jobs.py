@@ -64,22 +64,6 @@ def test_a_single_process_needs_no_variables():
     subprocess.run(python(code), env=clean, check=True, timeout=60)
 
 
-def test_same_bits_with_and_without_fusion(tmp_path):
-    """The results do not depend on batching, the cache, or the window."""
-    digests = {}
-    for name, extra in {
-            "fused": {}, "again": {}, "unfused": {"HOROVOD_FUSION_THRESHOLD": "0"},
-            "small": {"HOROVOD_FUSION_THRESHOLD": "8192"},
-            "uncached": {"HOROVOD_CACHE_CAPACITY": "0"},
-            "window": {"HOROVOD_CYCLE_TIME": "0"}}.items():
-        path = tmp_path / name
-        code = f"import cases_training; cases_training.write_digest({str(path)!r})"
-        with Job(3, python(code), extra) as job:
-            finish(job)
-        digests[name] = path.read_text()
-    assert len(set(digests.values())) == 1, digests
-
-
 def test_exit_with_operations_in_flight():
     code = """
         import torch, horovod.torch as hvd
