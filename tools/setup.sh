@@ -42,6 +42,10 @@ missing_packages() {
     library libuv || echo libuv1-dev
     library yaml-0.1 || echo libyaml-dev
     have ssh || echo openssh-client
+    [ -x /usr/sbin/sshd ] || have sshd || echo openssh-server
+    have mpirun.openmpi || echo openmpi-bin
+    have mpirun.mpich || echo mpich
+    have unshare || echo util-linux
     have ip || echo iproute2
     have ps || echo procps
     have "$python" || echo python3
@@ -92,19 +96,17 @@ virtual_environment() {
 }
 
 python_packages() {
-    local file=$1 name=$2
+    local file=tools/requirements.txt
 
-    if is_done "$name" "$file"; then
+    if is_done packages "$file"; then
         say "Python packages of $file: unchanged"
         return
     fi
-    if [ "$name" = packages ]; then
-        say "Python packages: $(grep '^torch==' "$file") first, alone"
-        "$venv/bin/python" -m pip install -q "$(grep '^torch==' "$file")"
-    fi
+    say "Python packages: $(grep '^torch==' "$file") first, alone"
+    "$venv/bin/python" -m pip install -q "$(grep '^torch==' "$file")"
     say "Python packages of $file (some minutes the first time)"
     "$venv/bin/python" -m pip install -q -r "$file"
-    mark_done "$name" "$file"
+    mark_done packages "$file"
 }
 
 our_sources() {
@@ -136,10 +138,10 @@ our_package() {
 case "$*" in ''|bench|long) ;; *) die "usage: tools/setup.sh [bench | long]" ;; esac
 system_packages
 virtual_environment
-python_packages tools/requirements.txt packages
+python_packages
 if [ "${1:-}" = bench ]; then
-    have mpicc || install_packages "libopenmpi-dev openmpi-bin"
-    python_packages tools/requirements-bench.txt bench
+    have mpicc.openmpi || install_packages libopenmpi-dev
+    have mpicc.mpich || install_packages libmpich-dev
 fi
 if [ "${1:-}" = long ]; then
     have spin || install_packages spin

@@ -181,7 +181,8 @@ def test_a_host_that_never_answers_is_named_in_time(sshd, tmp_path):
 
 
 def test_what_a_login_prints_does_not_disturb(sshd, tmp_path):
-    (tmp_path / "ssh").write_text(f"#!/bin/sh\necho 'Welcome!'; exec {sshd.folder}/bin/ssh \"$@\"\n")
+    (tmp_path / "ssh").write_text("#!/bin/sh\necho 'Welcome!'; "
+                                  f"exec {sshd.folder}/bin/ssh \"$@\"\n")
     (tmp_path / "ssh").chmod(0o755)
     done = run("-np", "1", "-H", "nodeb:1", "echo", "x",
                env=sshd.env() | {"PATH": f"{tmp_path}:{os.environ['PATH']}"})
