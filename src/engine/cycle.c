@@ -242,9 +242,14 @@ static bool settle(struct engine *e)
 
     if (!mesh_arm(e->mesh, boards))
         return false;
-    if (boards && (direct_step_all(e) | execute_step_all(e))) {
-        mesh_disarm(e->mesh);
-        return false;
+    if (boards) {
+        bool moved = direct_step_all(e);
+
+        moved |= execute_step_all(e);
+        if (moved) {
+            mesh_disarm(e->mesh);
+            return false;
+        }
     }
     return true;
 }
