@@ -139,7 +139,7 @@ TEST(six_names_are_shown)
     struct strbuf out;
 
     for (int i = 0; i < 7; i++)
-        waits[i] = (struct stall_wait){"abcdefg" + i, 1 * S, missing};
+        waits[i] = (struct stall_wait){&"abcdefg"[i], 1 * S, missing};
     describe(&out, &t, waits, 6, 10 * S);
     CHECK_HAS(out.text, "\n0: [abcdefg, bcdefg, cdefg, defg, efg, fg]");
     strbuf_release(&out);

@@ -50,8 +50,8 @@ TEST(what_belongs_to_a_host_stays_there)
 {
     static const char *const stay[] = {"HOME=/x", "PWD=/", "SSH_AUTH_SOCK=x", "TMPDIR=/t",
                                        "BASH_FUNC_x%%=()", "OLDPWD=/",
-                                       "CUDA_VISIBLE_DEVICES=0", "NVIDIA_"
-                                       "CUDA_VISIBLE_DEVICES_X=0", "DISPLAY=:0",
+                                       "CUDA_VISIBLE_DEVICES=0",
+                                       "NVIDIA_CUDA_VISIBLE_DEVICES_X=0", "DISPLAY=:0",
                                        "XDG_RUNTIME_DIR=/r", "HOSTNAME=h",
                                        "_HOROVOD_SECRET_KEY_1=x"};
     static const char *const go[] = {"PATH=/bin", "HOMES=1", "AWS_SECRET=x", "LANG=C",
