@@ -4,7 +4,7 @@
  */
 #include "launch/settings.h"
 
-#include "base/log.h"
+#include "base/strbuf.h"
 #include "launch/config_file.h"
 #include "launch/node.h"
 #include "launch/worker_env.h"
@@ -193,6 +193,8 @@ static enum hvd_status read_hosts(struct settings *s, struct hvd_error *err)
         return hosts_parse(value_of(s, OPTION_ID_HOSTS), &s->hosts, err);
     if (has(s, OPTION_ID_HOSTFILE))
         return hosts_read_file(value_of(s, OPTION_ID_HOSTFILE), &s->hosts, err);
+    if (s->hosts.count > 0)
+        return HVD_OK;                  /* LSF has told them */
     snprintf(text, sizeof text, "localhost:%d", s->np);
     return hosts_parse(text, &s->hosts, err);
 }
@@ -340,8 +342,35 @@ static void read_environment(struct settings *s)
     env_release(&own);
 }
 
+/* LSF tells its hosts: LSB_MCPU_HOSTS="hostA 4 hostB 4". */
+static enum hvd_status read_lsf_hosts(struct settings *s, struct hvd_error *err)
+{
+    const char *at = config_foreign("LSB_MCPU_HOSTS");
+    struct strbuf text;
+    enum hvd_status status;
+
+    strbuf_init(&text);
+    while (at != NULL && *at != '\0') {
+        size_t name = strcspn(at, " "), gap = strspn(at + name, " ");
+        size_t count = strcspn(at + name + gap, " ");
+
+        strbuf_addf(&text, "%s%.*s:%.*s", text.length > 0 ? "," : "", (int)name, at,
+                    (int)count, at + name + gap);
+        at += name + gap + count;
+        at += strspn(at, " ");
+    }
+    status = hosts_parse(text.text, &s->hosts, err);
+    strbuf_release(&text);
+    if (status == HVD_OK)
+        s->np = hosts_slot_count(&s->hosts);
+    return status;
+}
+
 static enum hvd_status read_np(struct settings *s, bool *usage_p, struct hvd_error *err)
 {
+    if (!has(s, OPTION_ID_NUM_PROC) && config_foreign("LSB_JOBID") != NULL &&
+        config_foreign("LSB_MCPU_HOSTS") != NULL)
+        return read_lsf_hosts(s, err);
     if (!has(s, OPTION_ID_NUM_PROC)) {
         *usage_p = true;
         return error_set(err, HVD_INVALID, -1,

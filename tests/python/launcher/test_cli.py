@@ -118,6 +118,19 @@ def test_where_ranks_go(args, rows):
     assert done.lines() == [f"[{i}]<stdout>:{row}" for i, row in enumerate(rows)]
 
 
+def test_lsf_gives_hosts_and_slots():
+    lsf = {"LSB_JOBID": "1", "LSB_MCPU_HOSTS": "localhost 1 127.0.0.1 2 "}
+    done = run(*SHOW, env=lsf)
+    assert done.code == 0, done
+    assert [line.split()[1] for line in done.lines()] == ["localhost", "127.0.0.1", "127.0.0.1"]
+    assert run("-np", "1", *SHOW, env=lsf).lines() == ["[0]<stdout>:0/1 localhost 0/1 0/1"]
+
+
+def test_list_algorithms():
+    done = run("--list-algorithms")
+    assert done.code == 0 and re.search(r"^allreduce +\w+ ", done.text, re.M)
+
+
 def test_hostfile(tmp_path):
     file = tmp_path / "hosts"
     file.write_text("# two names of this machine\n\nlocalhost slots=1\n"
