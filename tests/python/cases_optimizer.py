@@ -591,9 +591,13 @@ def ranks_with_different_models():
     """Said on all ranks, instead of a hang or garbage."""
     model = torch.nn.Linear(3, 2 + hvd.rank())
     opt = wrap(model)
-    model(torch.ones(1, 3)).sum().backward()
-    e = raises(hvd.HorovodInternalError, opt.step)
+
+    def step():
+        model(torch.ones(1, 3)).sum().backward()
+        opt.step()
+    e = raises(hvd.HorovodInternalError, step)
     assert "disagree" in str(e), e
+    opt.remove_comm_hooks()
 
 
 @case(1, 2, 3)

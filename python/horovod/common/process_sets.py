@@ -22,7 +22,7 @@ class ProcessSet:
     ``process_set_id`` is None until the set is registered by ``hvd.init`` or
     ``hvd.add_process_set``.  The order of ranks never matters.
     """
-    process_set_id: Optional[int]
+    process_set_id: Any             # int, None until registered
     ranks: Optional[List[int]]
     mpi_comm: Any
 

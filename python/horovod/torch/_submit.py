@@ -128,10 +128,10 @@ def settle(op: int, name: Optional[str], process_set: ProcessSet, count: int = 1
         if _core.poll(native):
             del problems[key]
     for wire in wire_names(op, name, count, grouped):
-        native = problems.pop((process_set.process_set_id, wire), None)
-        if native is not None:
+        own = problems.pop((process_set.process_set_id, wire), None) if wire else None
+        if own is not None:
             try:
-                _core.wait(native)
+                _core.wait(own)
             except (HorovodInternalError, ValueError):
                 pass
 

@@ -346,8 +346,8 @@ def sparse_allreduce_async(tensor: torch.Tensor, name: str, op: int,
         if op == Average:
             values = values / count
         if indices.dim() == 0 or values.dim() == 0:
-            return torch.sparse_coo_tensor(size=size_, dtype=tensor.dtype,
-                                           device=tensor.device, check_invariants=False)
+            return torch.zeros(size_, dtype=tensor.dtype, device=tensor.device,
+                               layout=torch.sparse_coo)
         return torch.sparse_coo_tensor(indices.transpose(0, 1), values, size_,
                                        device=tensor.device, check_invariants=False)
     return wait
@@ -593,7 +593,7 @@ def alltoall_async(tensor: torch.Tensor, splits: Any = None, name: Optional[str]
 def _share(tensor: torch.Tensor, process_set: ProcessSet) -> List[int]:
     """The shape of this rank's part."""
     rows, longer = divmod(tensor.shape[0], process_set.size() or 1)
-    return [rows + (process_set.rank() < longer), *tensor.shape[1:]]
+    return [rows + ((process_set.rank() or 0) < longer), *tensor.shape[1:]]
 
 
 def _check_reducescatter(tensors: Sequence[torch.Tensor], name: Optional[str], op: int,

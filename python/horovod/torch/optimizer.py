@@ -325,7 +325,7 @@ def DistributedOptimizer(optimizer: torch.optim.Optimizer,
     mixin = _DistributedAdasumOptimizer if adasum else _DistributedOptimizer
     kind = type(optimizer.__class__.__name__, (mixin, optimizer.__class__),
                 {"__module__": __name__})
-    wrapped = kind.__new__(kind)
+    wrapped: Any = object.__new__(kind)
     wrapped._take_over(optimizer)
     wrapped._parameter_names = names
     wrapped.backward_passes_per_step = backward_passes_per_step

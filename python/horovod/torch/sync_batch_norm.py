@@ -52,10 +52,13 @@ class SyncBatchNorm(_BatchNorm):
         """The weight of this batch in the running statistics."""
         if self.momentum is not None:
             return self.momentum
-        return 1.0 / max(1, int(self.num_batches_tracked)) if self.track_running_stats else 0.0
+        if self.num_batches_tracked is None:
+            return 0.0
+        return 1.0 / max(1, int(self.num_batches_tracked))
 
     def _update(self, mean: torch.Tensor, var: torch.Tensor, count: torch.Tensor) -> None:
         factor = self._factor()
+        assert self.running_mean is not None and self.running_var is not None
         with torch.no_grad():
             unbiased = var * (count / (count - 1).clamp(min=1))
             self.running_mean.lerp_(mean.to(self.running_mean.dtype), factor)
