@@ -400,6 +400,8 @@ def main():
     parser.add_argument("--fuzz-seconds", type=int, default=600)
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:       # nohup is for us ...
+        signal.signal(signal.SIGHUP, lambda *_: None)           # ... tests send it
     totals = Totals()
     start = time.monotonic()
     for name in options.stage or (LONG if options.long else SHORT):
