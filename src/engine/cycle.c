@@ -18,8 +18,6 @@
 #define LOG_COMPONENT "engine"
 /* How long what is committed may take to finish once a rank has left. */
 #define LINGER_US 2000000
-/* Ranks above CPUs: yields before sleeping; about half a millisecond in all. */
-#define YIELDS 300
 
 /* ---- The baton --------------------------------------------------------------------- */
 
@@ -340,7 +338,7 @@ static bool drive(struct engine *e, struct handle *h)
             continue;
         }
         if (e->spin_us <= 0) {
-            if (++idle > YIELDS)
+            if (++idle > ENGINE_YIELDS)
                 return false;
             sched_yield();
             continue;

@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/thread.h"
 
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -410,8 +411,12 @@ static enum hvd_status fast_step(struct engine *e, struct coll_task *task,
         status = coll_step(task, err);
         if (status != HVD_AGAIN)
             return status;
-        if (e->spin_us <= 0)
-            return HVD_AGAIN;
+        if (e->spin_us <= 0) {          /* more ranks than CPUs: let one of them run */
+            if (i > ENGINE_YIELDS)
+                return HVD_AGAIN;
+            sched_yield();
+            continue;
+        }
         thread_pause();
         if (i % 256 != 0)
             continue;
