@@ -240,8 +240,8 @@ static int64_t *int64s_new(PyObject *sequence, Py_ssize_t *count_p)
 
 /* ---- one torch tensor, start to end --------------------------------------------- */
 
-/* Runs it, without a handle if it is done at once.  A signal handler that raises leaves the operation under way;
- * its buffers are then kept alive. */
+/* Runs it, without a handle if it is done at once.  A signal handler that raises leaves the
+ * operation under way; its buffers are then kept alive. */
 static PyObject *run_request(struct core_state *s, const struct hvd_request *req,
                              PyObject *input, PyObject *output)
 {
