@@ -101,19 +101,32 @@ static int view_renew(struct reducer *r, int index)
     return 0;
 }
 
-/* 1: an ordinary tensor that can be copied byte by byte, at *data_p; -1: raised. */
+/* 1: an ordinary tensor that can be copied byte by byte, at *data_p; -1: raised.  Its shape
+ * is that of the parameter: torch sees to it. */
 static int grad_is_plain(struct core_state *s, const struct slot *slot, PyObject *grad,
                          void **data_p)
 {
-    int64_t shape[HVD_DIMS_MAX];
-    enum hvd_dtype dtype;
-    int ndim, is;
+    PyObject *value;
+    int is;
 
     if (!slot->plain)
         return 0;
     if ((is = core_attr_is(grad, s->words.dtype, slot->dtype)) != 1)
         return is;
-    return core_read_tensor(s, grad, &dtype, data_p, &ndim, shape);
+    if ((is = core_attr_is(grad, s->words.layout, s->strided)) != 1)
+        return is;
+    if ((is = core_attr_is(grad, s->words.is_cpu, Py_True)) != 1)
+        return is;
+    value = PyObject_CallMethodObjArgs(grad, s->words.is_contiguous, NULL);
+    Py_XDECREF(value);
+    if (value != Py_True)
+        return value == NULL ? -1 : 0;
+    value = PyObject_CallMethodObjArgs(grad, s->words.data_ptr, NULL);
+    if (value == NULL)
+        return -1;
+    *data_p = PyLong_AsVoidPtr(value);
+    Py_DECREF(value);
+    return PyErr_Occurred() ? -1 : 1;
 }
 
 static int copy_in(struct core_state *s, const struct slot *slot, PyObject *grad,
