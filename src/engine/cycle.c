@@ -93,6 +93,7 @@ static bool negotiate_all(struct engine *e)
 {
     bool moved = false;
 
+    e->flush_due_us = 0;
     for (int i = 0; i < TEAM_SLOTS; i++) {
         struct pset *s = e->sets[i];
 
@@ -220,7 +221,8 @@ static uint64_t next_due_us(struct engine *e)
     uint64_t due = stall_due_us(e);
 
     e->heard = false;
-
+    if (e->flush_due_us > 0 && e->flush_due_us < due)
+        due = e->flush_due_us;
     for (int i = 0; i < TEAM_SLOTS; i++)
         if (e->sets[i] != NULL && e->sets[i]->neg != NULL) {
             uint64_t us = neg_due_us(e->sets[i]->neg);
@@ -233,14 +235,16 @@ static uint64_t next_due_us(struct engine *e)
     return due;
 }
 
-/* Says "nobody polls" unless there is something to do; then the holder goes on. */
-static bool settle(struct engine *e)
+/* Says "nobody polls" unless there is something to do; then the holder goes on.  `look`:
+ * asks all tasks whether they need us, instead of adding to what was known. */
+static bool settle(struct engine *e, bool look)
 {
-    bool boards = atomic_load(&e->waiting) > 0 || tasks_need_us(e);
-
-    if (!mesh_arm(e->mesh, boards))
+    if (look)
+        e->boards = tasks_need_us(e);
+    e->boards |= atomic_load(&e->waiting) > 0;
+    if (!mesh_arm(e->mesh, e->boards))
         return false;
-    if (boards) {
+    if (e->boards) {
         bool moved = direct_step_all(e);
 
         moved |= execute_step_all(e);
@@ -252,18 +256,31 @@ static bool settle(struct engine *e)
     return true;
 }
 
-/* The holder of the baton leaves: the thread takes over what is left, if it must. */
-void engine_leave(struct engine *e)
+static void leave(struct engine *e, bool look)
 {
     bool wanted = atomic_load_explicit(&e->baton, memory_order_relaxed) == 2;
     uint64_t due;
 
-    while (e->has_thread && !wanted && !settle(e))
+    while (e->has_thread && !wanted && !settle(e, look))
         engine_progress(e);
     due = e->has_thread && (e->open_entries > 0 || e->heard) ? next_due_us(e) : UINT64_MAX;
     if (due < e->sleep_until_us)
         mesh_kick(e->mesh);
     baton_give(e);
+}
+
+/* The holder of the baton leaves: the thread takes over what is left, if it must. */
+void engine_leave(struct engine *e)
+{
+    leave(e, true);
+}
+
+/* The same after a submission, which says whether it has brought a task that needs us: with
+ * a thousand tasks in flight nobody asks all of them a thousand times. */
+void engine_leave_submit(struct engine *e, bool needs_us)
+{
+    e->boards |= needs_us;
+    leave(e, false);
 }
 
 static void *engine_main(void *context)
@@ -278,7 +295,7 @@ static void *engine_main(void *context)
         while (engine_progress(e))
             baton_offer(e);
         stall_look(e);
-        if (!settle(e))
+        if (!settle(e, true))
             continue;
         stats_note_sleep(e);
         due = next_due_us(e);

@@ -61,31 +61,35 @@ static void end(struct engine *e, struct entry *t)
     t->cached = NULL;
 }
 
+/* True if t has finished. */
+bool direct_step(struct engine *e, struct entry *t)
+{
+    struct hvd_error err;
+    enum hvd_status status;
+
+    if (t->task == NULL)
+        return false;                   /* its start failed; the verdict ends it */
+    if (TRACED(e) && coll_is_committed(t->task))
+        trace_direct(e, t);
+    status = coll_step(t->task, &err);
+    if (status == HVD_AGAIN)
+        return false;
+    if (status == HVD_OK)
+        trace_direct(e, t);
+    coll_finish(t->task);
+    t->task = NULL;
+    end(e, t);
+    entry_complete(e, t, status, &err);
+    return true;
+}
+
 /* True if something finished. */
 bool direct_step_all(struct engine *e)
 {
     bool moved = false;
 
-    list_each_safe(node, &e->direct) {
-        struct entry *t = list_entry(node, struct entry, node);
-        struct hvd_error err;
-        enum hvd_status status;
-
-        if (t->task == NULL)
-            continue;                   /* its start failed; the verdict ends it */
-        if (TRACED(e) && coll_is_committed(t->task))
-            trace_direct(e, t);
-        status = coll_step(t->task, &err);
-        if (status == HVD_AGAIN)
-            continue;
-        if (status == HVD_OK)
-            trace_direct(e, t);
-        coll_finish(t->task);
-        t->task = NULL;
-        end(e, t);
-        entry_complete(e, t, status, &err);
-        moved = true;
-    }
+    list_each_safe(node, &e->direct)
+        moved |= direct_step(e, list_entry(node, struct entry, node));
     return moved;
 }
 

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 #define LOG_COMPONENT "engine"
+#define ANNOUNCEMENTS_MAX 256           /* held back for the batch they may form */
 #define STOP_US 1000000                 /* what is committed may take so long to finish */
 
 static enum hvd_status make_global_set(struct engine *e, struct hvd_error *err)
@@ -256,6 +257,36 @@ static enum hvd_status fill_all(struct engine *e, struct handle *h,
     return status;
 }
 
+/* The tasks of h alone: it may be the last that they waited for.  True: one needs us. */
+static bool step_new(struct engine *e, struct handle *h)
+{
+    bool needs_us = false;
+
+    for (int i = 0; i < h->count; i++) {
+        struct entry *t = &h->entries[i];
+
+        if (t->state == ENTRY_DIRECT && !direct_step(e, t) && t->task != NULL)
+            needs_us |= coll_needs_us(t->task);
+    }
+    return needs_us;
+}
+
+/*
+ * Announcements wait for more of them: until somebody waits or polls, the cycle time is
+ * over (the engine's thread sees to that), or there are many.
+ */
+static void hold_announcements(struct engine *e, const struct handle *h)
+{
+    const struct pset *s = h->entries[0].set;
+    uint32_t waiting = s != NULL ? s->request_count + s->hit_count : 0;
+
+    if (e->conf->cycle_time_ms <= 0 || !e->has_thread || waiting >= ANNOUNCEMENTS_MAX ||
+        (s != NULL && s->join_held))
+        engine_progress(e);
+    else if (waiting > 0 && e->flush_due_us == 0)
+        e->flush_due_us = clock_us() + (uint64_t)(e->conf->cycle_time_ms * 1000);
+}
+
 /* Takes h.  The holder of the baton never sleeps with it, so this does not wait for other
  * ranks. */
 static enum hvd_status submit_handle(struct engine *e, struct handle *h,
@@ -263,6 +294,7 @@ static enum hvd_status submit_handle(struct engine *e, struct handle *h,
                                      struct hvd_error *err)
 {
     enum hvd_status status = HVD_OK;
+    bool needs_us = false;
 
     baton_take(e);
     if (atomic_load(&e->state) != ENGINE_RUNNING)
@@ -274,9 +306,10 @@ static enum hvd_status submit_handle(struct engine *e, struct handle *h,
         TRY_OUT(error_set(err, HVD_NOMEM, -1, "no memory for a handle"));
     mesh_disarm(e->mesh);
     engine_begin(e, h);
-    engine_progress(e);
+    needs_us = step_new(e, h);
+    hold_announcements(e, h);
 out:
-    engine_leave(e);
+    engine_leave_submit(e, needs_us);
     if (status != HVD_OK)
         handle_free(h);
     return status;

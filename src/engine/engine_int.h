@@ -200,6 +200,8 @@ struct engine {
     pthread_t thread;
     bool has_thread;
     atomic_bool stop;
+    bool boards;                        /* a change of the boards matters while asleep */
+    uint64_t flush_due_us;              /* announcements wait for more until then; 0: none */
     uint64_t sleep_until_us;            /* of the thread, when it sleeps; 0: awake */
     double spin_us;
 
@@ -258,6 +260,7 @@ void cached_free(struct pset *s, struct cached *c);
 
 /* direct_run.c: cached names of one host */
 void direct_start(struct engine *e, struct entry *t, struct cached *c);
+bool direct_step(struct engine *e, struct entry *t);
 bool direct_step_all(struct engine *e);
 bool cached_matches(const struct cached *c, const struct entry *t);
 void direct_take_back(struct engine *e, struct pset *s, struct cached *c);
@@ -298,6 +301,7 @@ void baton_take(struct engine *e);
 void baton_give(struct engine *e);
 
 void engine_leave(struct engine *e);
+void engine_leave_submit(struct engine *e, bool needs_us);
 enum hvd_status engine_start_thread(struct engine *e, struct hvd_error *err);
 void engine_join_thread(struct engine *e);
 enum hvd_status engine_wait_handle(struct engine *e, struct handle *h, int64_t timeout_us);
