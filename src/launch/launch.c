@@ -53,6 +53,7 @@ static void enter(struct launch *job, enum job_state state)
     log_debug("job: %s -> %s", names[job->state], names[state]);
     job->state = state;
     job->since_ms = uv_now(&job->loop);
+    job->told_ms = 0;
 }
 
 /* ---- the end ---------------------------------------------------------------------- */
@@ -400,8 +401,8 @@ static void on_tick(uv_timer_t *timer)
     struct launch *job = timer->data;
     uint64_t waited_ms = uv_now(&job->loop) - job->since_ms;
 
-    if (waited_ms >= STATUS_MS &&
-        waited_ms / STATUS_MS != (waited_ms - TICK_MS) / STATUS_MS) {
+    if (waited_ms >= job->told_ms + STATUS_MS) {
+        job->told_ms = waited_ms;
         if (job->state < JOB_RUNNING)
             say_status(job);
         else if (job->state == JOB_RUNNING)
@@ -815,6 +816,7 @@ int launch_run(const struct settings *settings)
     uv_timer_init(&job.loop, &job.limit);
     uv_timer_init(&job.loop, &job.tick);
     job.limit.data = job.tick.data = &job;
+    job.since_ms = uv_now(&job.loop);
     if (prepare(&job, &err) != HVD_OK) {
         if (job.output == NULL) {
             fprintf(stderr, "horovodrun: error: %s\n", err.text);

@@ -88,6 +88,7 @@ struct launch {
     int signal_count;
     bool has_remote;
     uint64_t since_ms;                  /* when the present state was entered */
+    uint64_t told_ms;                   /* wait after which a status line was printed */
     uint8_t key[HVD_KEY_BYTES];
     char job_id[33];
     struct hvd_server *server;

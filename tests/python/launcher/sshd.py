@@ -1,6 +1,8 @@
 """A real sshd of its own, with its own keys, for names that only our ssh knows."""
+import contextlib
 import os
 import pathlib
+import random
 import shutil
 import socket
 import subprocess
@@ -17,9 +19,13 @@ def available():
 
 
 def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    """Below the range of clients: who dials such a port before somebody listens could get
+    it as its own."""
+    while True:
+        port = random.randrange(20000, 32000)
+        with socket.socket() as s, contextlib.suppress(OSError):
+            s.bind(("127.0.0.1", port))
+            return port
 
 
 class Sshd:

@@ -24,16 +24,14 @@ static void write_yaml(const char *text)
 
 static enum hvd_status read_with(const char *yaml, const char *option)
 {
-    const char *argv[] = {"horovodrun", "-np", "2", "--config-file", path, option, "true",
-                          NULL};
+    /* Static: the settings point to the words. */
+    static const char *argv[8] = {"horovodrun", "-np", "2", "--config-file", path};
     bool is_usage;
     enum hvd_status status;
 
     write_yaml(yaml);
-    if (option == NULL) {
-        argv[5] = "true";
-        argv[6] = NULL;
-    }
+    argv[5] = option != NULL ? option : "true";
+    argv[6] = option != NULL ? "true" : NULL;
     status = settings_read(option == NULL ? 6 : 7, (char **)argv, &s, &is_usage, &err);
     unlink(path);
     return status;

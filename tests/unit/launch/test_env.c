@@ -65,10 +65,14 @@ TEST(what_belongs_to_a_host_stays_there)
 
 static void read_settings(struct settings *s, const char *option, const char *word)
 {
-    const char *argv[] = {"horovodrun", "-np", "1", option, word, "true", NULL};
+    /* Static: the settings point to the words. */
+    static const char *argv[7] = {"horovodrun", "-np", "1"};
     struct hvd_error err;
     bool is_usage;
 
+    argv[3] = option;
+    argv[4] = word;
+    argv[5] = "true";
     CHECK_OK(settings_read(6, (char **)argv, s, &is_usage, &err), err);
 }
 

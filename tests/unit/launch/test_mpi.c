@@ -13,14 +13,17 @@ static char text[4096];
 #define READ(...)                                                                      \
     read_settings((char *[]){"horovodrun", __VA_ARGS__, NULL})
 
+/* The words outlive the macro's array: the settings point to them. */
 static void read_settings(char **argv)
 {
+    static char *words_of[24];
     bool is_usage;
     int argc = 0;
 
-    while (argv[argc] != NULL)
-        argc++;
-    CHECK_OK(settings_read(argc, argv, &s, &is_usage, &err), err);
+    for (; argv[argc] != NULL; argc++)
+        words_of[argc] = argv[argc];
+    words_of[argc] = NULL;
+    CHECK_OK(settings_read(argc, words_of, &s, &is_usage, &err), err);
 }
 
 static const char *joined(void)

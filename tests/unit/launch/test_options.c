@@ -10,15 +10,17 @@ static struct options opt;
 #define PARSE(...)                                                                     \
     parse((char *[]){"horovodrun", __VA_ARGS__, NULL})
 
+/* The words outlive the macro's array: the options point to them. */
 static enum hvd_status parse(char **argv)
 {
+    static char *words[16];
     int argc = 0;
 
-    while (argv[argc] != NULL)
-        argc++;
+    for (; argv[argc] != NULL; argc++)
+        words[argc] = argv[argc];
     options_release(&opt);
     err.text[0] = '\0';
-    return options_parse(argc, argv, &opt, &err);
+    return options_parse(argc, words, &opt, &err);
 }
 
 static const char *config(const char *name)
