@@ -15,6 +15,15 @@
 #include <stdio.h>
 #include <string.h>
 
+/* True under a sanitizer, whose allocator keeps memory: sizes of it say nothing there. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define CHECK_SANITIZED true
+#elif defined(__has_feature)
+#define CHECK_SANITIZED (__has_feature(address_sanitizer) || __has_feature(thread_sanitizer))
+#else
+#define CHECK_SANITIZED false
+#endif
+
 struct check_test {
     const char *name;
     void (*run)(void);
