@@ -159,6 +159,13 @@ static void check_verdict(struct engine *e)
                 pset_fail(e, e->sets[i], HVD_SHUTDOWN, &e->failure, true);
 }
 
+/* For the timeline: the engine has done something. */
+void engine_mark_cycle(struct engine *e)
+{
+    if (TRACED(e))
+        timeline_cycle(e->timeline, (uint64_t)(e->conf->cycle_time_ms * 1000));
+}
+
 /* Everything that can be done now; true if something moved.  Owner of the baton. */
 bool engine_progress(struct engine *e)
 {
@@ -169,8 +176,8 @@ bool engine_progress(struct engine *e)
     moved |= direct_step_all(e);
     moved |= execute_step_all(e);
     check_verdict(e);
-    if (TRACED(e) && moved)
-        timeline_cycle(e->timeline, (uint64_t)(e->conf->cycle_time_ms * 1000));
+    if (moved)
+        engine_mark_cycle(e);
     return moved;
 }
 

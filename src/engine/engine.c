@@ -262,6 +262,7 @@ static bool step_new(struct engine *e, struct handle *h)
 {
     bool needs_us = false;
 
+    engine_mark_cycle(e);
     for (int i = 0; i < h->count; i++) {
         struct entry *t = &h->entries[i];
 
