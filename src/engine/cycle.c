@@ -347,7 +347,7 @@ void engine_join_thread(struct engine *e)
 /* ---- Waiting for a handle ----------------------------------------------------------- */
 
 /* Drives while it is worth it; true if the handle is done. */
-static bool drive(struct engine *e, struct handle *h)
+bool engine_drive(struct engine *e, struct handle *h)
 {
     uint64_t start_ns = 0;
     int idle = 0;
@@ -358,6 +358,7 @@ static bool drive(struct engine *e, struct handle *h)
             return true;
         if (engine_progress(e)) {
             idle = 0;
+            start_ns = 0;
             baton_offer(e);
             continue;
         }
@@ -386,7 +387,7 @@ enum hvd_status engine_wait_handle(struct engine *e, struct handle *h, int64_t t
 
         atomic_fetch_add(&e->waiting, 1);
         if (baton_try(e)) {
-            if (!drive(e, h))
+            if (!engine_drive(e, h))
                 stats_note_wait(e, h);
             engine_leave(e);
         } else if (!e->has_thread) {

@@ -291,8 +291,8 @@ static void hold_announcements(struct engine *e, const struct handle *h)
 /* Takes h.  The holder of the baton never sleeps with it, so this does not wait for other
  * ranks. */
 static enum hvd_status submit_handle(struct engine *e, struct handle *h,
-                                     const struct hvd_request *req, hvd_handle *handle_p,
-                                     struct hvd_error *err)
+                                     const struct hvd_request *req, bool waits,
+                                     hvd_handle *handle_p, struct hvd_error *err)
 {
     enum hvd_status status = HVD_OK;
     bool needs_us = false;
@@ -308,7 +308,10 @@ static enum hvd_status submit_handle(struct engine *e, struct handle *h,
     mesh_disarm(e->mesh);
     engine_begin(e, h);
     needs_us = step_new(e, h);
-    hold_announcements(e, h);
+    if (waits)
+        engine_drive(e, h);             /* the caller is about to wait: no hand-over */
+    else
+        hold_announcements(e, h);
 out:
     engine_leave_submit(e, needs_us);
     if (status != HVD_OK)
@@ -316,8 +319,8 @@ out:
     return status;
 }
 
-enum hvd_status engine_submit(struct engine *e, const struct hvd_request *req, int count,
-                              hvd_handle *handle_p, struct hvd_error *err)
+static enum hvd_status submit(struct engine *e, const struct hvd_request *req, int count,
+                              bool waits, hvd_handle *handle_p, struct hvd_error *err)
 {
     struct handle *h = handle_new(count);
 
@@ -325,7 +328,13 @@ enum hvd_status engine_submit(struct engine *e, const struct hvd_request *req, i
         return error_set(err, HVD_NOMEM, -1, "no memory for a handle");
     for (int i = 0; i < count; i++)
         h->entries[i].submit_us = clock_us();
-    return submit_handle(e, h, req, handle_p, err);
+    return submit_handle(e, h, req, waits, handle_p, err);
+}
+
+enum hvd_status engine_submit(struct engine *e, const struct hvd_request *req, int count,
+                              hvd_handle *handle_p, struct hvd_error *err)
+{
+    return submit(e, req, count, false, handle_p, err);
 }
 
 /* ---- Waiting -------------------------------------------------------------------------- */
@@ -584,7 +593,7 @@ enum hvd_status engine_run_start(struct engine *e, const struct hvd_request *req
     if (status != HVD_AGAIN)
         return status;
     if (h == NULL) {
-        TRY(engine_submit(e, req, 1, handle_p, err));
+        TRY(submit(e, req, 1, true, handle_p, err));
         return HVD_AGAIN;
     }
     *handle_p = handle_publish(e, h);
@@ -611,7 +620,7 @@ enum hvd_status engine_run(struct engine *e, const struct hvd_request *req,
         handle_free(h);
         return status;
     }
-    TRY(engine_submit(e, req, 1, &id, err));
+    TRY(submit(e, req, 1, true, &id, err));
     status = engine_wait(e, id, -1, err);
     engine_release(e, id);
     return status;
@@ -651,7 +660,7 @@ static enum hvd_status submit_set_op(struct engine *e, int op, const int *ranks,
     }
     for (int i = 0; i < count; i++)
         t->splits[i] = ranks[i];
-    return submit_handle(e, h, NULL, handle_p, err);
+    return submit_handle(e, h, NULL, false, handle_p, err);
 }
 
 static enum hvd_status check_dynamic(const struct engine *e, struct hvd_error *err)

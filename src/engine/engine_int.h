@@ -301,6 +301,7 @@ bool baton_try(struct engine *e);
 void baton_take(struct engine *e);
 void baton_give(struct engine *e);
 
+bool engine_drive(struct engine *e, struct handle *h);
 void engine_leave(struct engine *e);
 void engine_leave_submit(struct engine *e, bool needs_us);
 enum hvd_status engine_start_thread(struct engine *e, struct hvd_error *err);
