@@ -251,7 +251,7 @@ def pytest(name, arguments, limit_s):
                         f"--junitxml={report}", *arguments], f"{name}.log", limit_s)
     if not report.exists():
         show(output)
-        raise Broken("pytest did not finish")
+        raise Broken(f"pytest ended with {code} before its report")
     totals = Totals()
     files = collections.defaultdict(lambda: [0.0, Totals()])
     for case in xml.etree.ElementTree.parse(report).iter("testcase"):

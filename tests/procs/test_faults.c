@@ -228,7 +228,7 @@ static void *abort_soon(void *context)
 {
     struct scene *s = context;
 
-    while (s->ready < 2)
+    while (s->ready < 3)                /* all of them */
         sched_yield();
     hvd_abort("the evaluation has diverged");
     return NULL;

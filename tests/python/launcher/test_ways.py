@@ -212,22 +212,24 @@ def two_hosts(tmp_path):
     """The launcher's side stays where it is; host nodeb is a namespace with an sshd."""
     if not can_make_namespaces():
         pytest.skip("needs root, sshd and network namespaces")
+    # Names and addresses of this process: another run may be under way on this machine.
     name, link = f"hvd{os.getpid() % 10000}", f"hv{os.getpid() % 10000}"
+    net = f"10.213.{os.getpid() % 250 + 1}"
 
     def ip(*words):
         subprocess.run(["ip", *words], check=True, capture_output=True)
     ip("netns", "add", name)
     try:
         ip("link", "add", f"{link}a", "type", "veth", "peer", "name", f"{link}b", "netns", name)
-        ip("addr", "add", "10.213.7.1/24", "dev", f"{link}a")
+        ip("addr", "add", f"{net}.1/24", "dev", f"{link}a")
         ip("link", "set", f"{link}a", "up")
-        ip("-n", name, "addr", "add", "10.213.7.2/24", "dev", f"{link}b")
+        ip("-n", name, "addr", "add", f"{net}.2/24", "dev", f"{link}b")
         ip("-n", name, "link", "set", f"{link}b", "up")
         ip("-n", name, "link", "set", "lo", "up")
         (tmp_path / "ssh").mkdir()
-        sshd = server.Sshd(tmp_path / "ssh", "10.213.7.2", 2222,
+        sshd = server.Sshd(tmp_path / "ssh", f"{net}.2", 2222,
                            within=["ip", "netns", "exec", name])
-        sshd.link = f"{link}a"
+        sshd.link, sshd.near = f"{link}a", f"{net}.1"
         try:
             yield sshd
         finally:
@@ -241,7 +243,7 @@ def test_the_address_is_chosen_by_reachability(two_hosts):
     """This machine has several addresses; the other host reaches one of them."""
     done = run("-np", "2", "-H", "localhost:1,nodeb:1", "sh", "-c",
                "echo $HOROVOD_GLOO_RENDEZVOUS_ADDR", env=two_hosts.env())
-    assert done.lines() == ["[0]<stdout>:127.0.0.1", "[1]<stdout>:10.213.7.1"], done
+    assert done.lines() == ["[0]<stdout>:127.0.0.1", f"[1]<stdout>:{two_hosts.near}"], done
     done = run("-np", "2", "-H", "localhost:1,nodeb:1", "--network-interface", "lo", "true",
                env=two_hosts.env())
     assert done.code == 1 and "host nodeb reaches none of the addresses" in done.error
