@@ -165,7 +165,7 @@ def build(kind):
 # ---- C tests -----------------------------------------------------------------------------
 
 ONE_TEST = re.compile(r"^(\S+)\s+(ok|skipped|FAILED.*) \([\d.]+ s\)$", re.M)
-MESON_LINE = re.compile(r"^\s*\d+/\d+ (?:\S+ / )?(\S+)\s+([A-Z]+)\s+([\d.]+)s")
+MESON_LINE = re.compile(r"^\s*\d+/(\d+) (?:\S+ / )?(\S+)\s+([A-Z]+)\s+([\d.]+)s")
 GOOD = {"OK": "ok", "SKIP": "skipped"}
 
 
@@ -189,10 +189,14 @@ def meson_test(kind, arguments, limit_s, factor=1, extra=()):
     results = directory / "meson-logs" / "testlog.json"
     results.unlink(missing_ok=True)
 
+    planned = 0
+
     def progress(row):
+        nonlocal planned
         found = MESON_LINE.match(row)
         if found:
-            name, result, seconds = found.groups()
+            count, name, result, seconds = found.groups()
+            planned = int(count)
             line(GOOD.get(result, "FAILED"), float(seconds), name)
 
     code, output = run(["meson", "test", "-C", directory, "--no-rebuild", "-t", factor,
@@ -206,9 +210,9 @@ def meson_test(kind, arguments, limit_s, factor=1, extra=()):
         if one.failed:
             print(f"  {entry['name'].split(' / ')[-1]}: {entry['result']}")
             show((entry.get("stdout") or "") + (entry.get("stderr") or ""))
-    if code != 0 and totals.failed == 0:
+    if len(rows) < planned or (code != 0 and totals.failed == 0):
         show(output)
-        raise Broken("meson test failed")
+        raise Broken(f"meson test ended with {code} after {len(rows)} of {planned} programs")
     return totals
 
 
