@@ -104,7 +104,6 @@ struct entry {
 struct handle {
     hvd_handle id;
     atomic_uint done;                   /* futex word: 0, then 1 */
-    atomic_bool abandoned;              /* released while under way: freed when done */
     struct hvd_error err;               /* first failure; HVD_OK */
     int count, left;
     struct entry entries[];
@@ -134,7 +133,6 @@ struct pset {
     uint32_t request_count, hit_count;
     struct list responses;              /* inbound, oldest first */
     uint32_t seq;                       /* last response done */
-    uint32_t acked;                     /* last one the coordinator knows of */
     uint64_t batches;                   /* batches started: gives board and turn */
     uint64_t running_mask;              /* boards of batches that run */
     int running, orphans;

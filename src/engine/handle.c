@@ -181,11 +181,6 @@ void entry_complete(struct engine *e, struct entry *t, enum hvd_status status,
     if (--h->left > 0)
         return;
     /* After this store the handle may be freed by another thread at any moment. */
-    if (atomic_load(&h->abandoned)) {
-        handle_forget(e, h);
-        handle_free(h);
-        return;
-    }
     atomic_store(&h->done, 1);
     if (atomic_load(&e->waiting) > 0)
         thread_wake_all(&h->done);

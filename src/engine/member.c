@@ -22,12 +22,11 @@ static void broken(struct engine *e, struct hvd_error *err)
 
 /* ---- To the coordinator ------------------------------------------------------------ */
 
-static void put_acked(struct pset *s, struct strbuf *out, uint32_t count)
+static void put_acked(const struct pset *s, struct strbuf *out, uint32_t count)
 {
     for (int i = 0; i < 4; i++)
         out->text[9 + i] = (char)(s->seq >> (8 * i));
     patch_message_count(out, 0, count);
-    s->acked = s->seq;
 }
 
 static void send_out(struct engine *e, struct pset *s, struct strbuf *out, uint32_t count)
