@@ -30,7 +30,8 @@ CPUS = len(os.sched_getaffinity(0))
 # Every process of this run inherits it: who still has it at the end was left behind.
 MARK = f"RUN_TESTS_ID={os.getpid()}-{time.monotonic_ns()}"
 SANITIZER_FACTOR = 4                    # of time limits; sanitizers cost up to ten times
-LONG_ROUNDS = {"HVD_CYCLES": "10000", "HVD_ROUNDS": "100", "HVD_SEEDS": "20000"}
+LONG_ROUNDS = {"HVD_CYCLES": "10000", "HVD_ROUNDS": "200", "HVD_SEEDS": "20000",
+               "HVD_KILLS": "200", "HVD_LOAD_S": "60"}
 OUTPUT_LINES = 80                       # of a failure; the rest is in the log
 
 SANITIZED = ["-Dbuildtype=debugoptimized", "-Db_lundef=false"]
