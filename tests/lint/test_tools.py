@@ -41,6 +41,10 @@ class Driver(TreeTest):
         with unittest.mock.patch.dict(run_tests.STAGES, none=lambda _: run_tests.Totals()):
             self.assertEqual(run_tests.run_stage("none", None).failed, 1)
 
+    def test_a_lane_that_ends_without_a_sum_has_failed(self):
+        with unittest.mock.patch.dict(run_tests.LANES, {"x": ["no such stage"]}, clear=True):
+            self.assertEqual(run_tests.run_lanes().failed, 1)
+
     def test_a_process_left_behind_is_found_and_ended(self):
         name, _, value = run_tests.MARK.partition("=")
         sleeper = subprocess.Popen([sys.executable, "-c", "input()"],

@@ -70,6 +70,7 @@ def test_exit_with_operations_in_flight():
         hvd.init()
         handles = [hvd.allreduce_async(torch.ones(10000), name=f"{hvd.rank()}.{i}")
                    for i in range(10)]
+        hvd.barrier()       # nobody leaves before the other has submitted
     """
     with Job(2, python(code)) as job:
         assert job.wait(60) == [0, 0], job.everything()
