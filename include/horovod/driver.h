@@ -22,6 +22,10 @@ extern "C" {
 /* Fills key with random bytes from the kernel. */
 enum hvd_status hvd_key_generate(uint8_t key[HVD_KEY_BYTES], struct hvd_error *err);
 
+/* The key of every later hvd_init of this process that finds no HOROVOD_KEY_FD, _FILE or
+ * HOROVOD_KEY; kept like one that came through those.  Thread: any.  Errors: HVD_SYS. */
+enum hvd_status hvd_key_set(const uint8_t key[HVD_KEY_BYTES], struct hvd_error *err);
+
 struct hvd_server;
 
 struct hvd_server_options {

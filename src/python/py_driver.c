@@ -1,8 +1,12 @@
 /*
- * py_driver.c: the job side for Python: the rendezvous server and the job key.
+ * py_driver.c: the job side for Python: the rendezvous server, the job key, and the
+ * interfaces of this host.
  */
 #include "python/py_core.h"
 
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <stdlib.h>
 
 struct server_object {
@@ -69,24 +73,31 @@ static int server_start(struct server_object *self, PyObject *list,
     return -1;
 }
 
+static bool key_is_whole(Py_ssize_t bytes)
+{
+    if (bytes == HVD_KEY_BYTES)
+        return true;
+    PyErr_Format(PyExc_ValueError, "the job key has %zd bytes, not %d", bytes,
+                 HVD_KEY_BYTES);
+    return false;
+}
+
 static int server_init(PyObject *object, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"key", "job_id", "addrs", "port", "workers", "timeout", NULL};
+    static char *names[] = {"key",     "job_id",  "addrs",      "port",
+                            "workers", "timeout", "generation", NULL};
     struct server_object *self = (struct server_object *)object;
     struct hvd_server_options opt = {.size = sizeof(opt), .timeout_s = 30};
     PyObject *addrs, *list;
     Py_ssize_t key_bytes;
     int result = -1;
 
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "y#sOHi|d", names, &opt.key,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "y#sOHi|dI", names, &opt.key,
                                      &key_bytes, &opt.job_id, &addrs, &opt.port,
-                                     &opt.worker_count, &opt.timeout_s))
+                                     &opt.worker_count, &opt.timeout_s,
+                                     &opt.generation) ||
+        !key_is_whole(key_bytes))
         return -1;
-    if (key_bytes != HVD_KEY_BYTES) {
-        PyErr_Format(PyExc_ValueError, "the job key has %zd bytes, not %d", key_bytes,
-                     HVD_KEY_BYTES);
-        return -1;
-    }
     list = PySequence_List(addrs);
     if (list == NULL)
         return -1;
@@ -200,8 +211,63 @@ static PyObject *py_generate_key(PyObject *mod, PyObject *unused)
     return PyBytes_FromStringAndSize((const char *)key, sizeof(key));
 }
 
+static PyObject *py_set_key(PyObject *mod, PyObject *arg)
+{
+    struct hvd_error err;
+    Py_ssize_t bytes;
+    char *key;
+
+    if (PyBytes_AsStringAndSize(arg, &key, &bytes) != 0 || !key_is_whole(bytes))
+        return NULL;
+    return core_done(core_of(mod), hvd_key_set((const uint8_t *)key, &err), &err);
+}
+
+/* (name, address), or nothing if the interface has no IP address or is down. */
+static bool interface_append(PyObject *list, const struct ifaddrs *i)
+{
+    const struct sockaddr *a = i->ifa_addr;
+    char text[INET6_ADDRSTRLEN];
+    const void *bytes;
+    PyObject *item;
+    bool done;
+
+    if (a == NULL || !(i->ifa_flags & IFF_UP) ||
+        (a->sa_family != AF_INET && a->sa_family != AF_INET6))
+        return true;
+    bytes = a->sa_family == AF_INET
+                ? (const void *)&((const struct sockaddr_in *)a)->sin_addr
+                : (const void *)&((const struct sockaddr_in6 *)a)->sin6_addr;
+    inet_ntop(a->sa_family, bytes, text, sizeof text);
+    item = Py_BuildValue("(ss)", i->ifa_name, text);
+    done = item != NULL && PyList_Append(list, item) == 0;
+    Py_XDECREF(item);
+    return done;
+}
+
+static PyObject *py_interfaces(PyObject *mod, PyObject *unused)
+{
+    PyObject *list = PyList_New(0);
+    struct ifaddrs *all = NULL;
+    bool done = true;
+
+    if (list == NULL)
+        return NULL;
+    if (getifaddrs(&all) != 0) {
+        Py_DECREF(list);
+        return PyErr_SetFromErrno(PyExc_OSError);
+    }
+    for (const struct ifaddrs *i = all; done && i != NULL; i = i->ifa_next)
+        done = interface_append(list, i);
+    freeifaddrs(all);
+    if (!done)
+        Py_CLEAR(list);
+    return list;
+}
+
 static PyMethodDef driver_methods[] = {
     {"generate_key", py_generate_key, METH_NOARGS, "32 random bytes"},
+    {"set_key", py_set_key, METH_O, "set_key(key): the job key of later inits"},
+    {"interfaces", py_interfaces, METH_NOARGS, "[(name, address)] of this host"},
     {NULL, NULL, 0, NULL},
 };
 

@@ -4,6 +4,7 @@
  *
  * 1. A key that came through HOROVOD_KEY_FD or HOROVOD_KEY cannot be read twice; the
  *    process keeps it for later inits, in a page of its own, and wipes it at its end.
+ *    Whoever has the key in hand (a Ray actor) puts it there without a variable.
  * 2. A variable that was used up is taken out of the environment.
  */
 #include "base/clock.h"
@@ -53,6 +54,16 @@ static enum hvd_status keep(const uint8_t key[HVD_KEY_BYTES], struct hvd_error *
     memcpy(kept, key, HVD_KEY_BYTES);
     kept_by = getpid();
     return HVD_OK;
+}
+
+enum hvd_status hvd_key_set(const uint8_t key[HVD_KEY_BYTES], struct hvd_error *err)
+{
+    enum hvd_status status;
+
+    pthread_mutex_lock(&lock);
+    status = keep(key, err);
+    pthread_mutex_unlock(&lock);
+    return status;
 }
 
 __attribute__((destructor)) static void wipe(void)

@@ -62,12 +62,16 @@ class HorovodBasics:
                                       "communicator as comm, too")
         ranks = _resolve(sets)
         where.install()
+        joins = not _core.is_initialized()
         try:
             _core.init(_without_duplicates(ranks), _process_sets.is_dynamic())
         except HorovodInternalError as e:
             if e.status in ("MISMATCH", "VERSION", "UNSUPPORTED"):
                 raise ValueError(str(e)) from None
             raise
+        finally:
+            if joins:       # the core has taken it out of the environment, Python has a copy
+                os.environ.pop("HOROVOD_KEY", None)
         atexit.unregister(self.shutdown)
         atexit.register(self.shutdown)
         _process_sets._init_process_sets(sets)

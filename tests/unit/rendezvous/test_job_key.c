@@ -70,6 +70,19 @@ TEST(keys_are_random)
     CHECK(memcmp(a, b, sizeof a) != 0);
 }
 
+TEST(a_key_in_hand_needs_no_variable)
+{
+    uint8_t mine[HVD_KEY_BYTES];
+
+    for (int i = 0; i < HVD_KEY_BYTES; i++)
+        mine[i] = (uint8_t)i;
+    CHECK_OK(hvd_key_set(mine, &err), err);
+    check_key();
+    check_key();
+    setenv("HOROVOD_KEY", "no key", 1);
+    CHECK_EQ(read_key(), HVD_INVALID);
+}
+
 TEST(without_a_source_there_is_none)
 {
     CHECK_OK(read_key(), err);

@@ -1,0 +1,6 @@
+"""Horovod on Ray.
+
+    from horovod.ray import RayExecutor
+
+Importing this imports ``ray``, but neither ``ray.train`` nor a framework.
+"""
