@@ -12,7 +12,6 @@
 #include "base/log.h"
 #include "launch/bind.h"
 #include "launch/launch_int.h"
-#include "launch/nic.h"
 #include "launch/spawn.h"
 
 #include <errno.h>
@@ -24,19 +23,15 @@
 #include <unistd.h>
 
 #define LOG_COMPONENT "launch"
-#define TICK_MS 1000                    /* heartbeat */
-#define STATUS_MS 10000                 /* a wait is told after so long, and again */
 #define SSH_TRIES 5
 #define END_MS 12000                    /* beyond the grace: agents need 6 s at most */
 
-static void begin_end(struct launch *job, uint32_t grace_ms);
-
-static const char *rank_host(const struct launch *job, int rank)
+const char *launch_rank_host(const struct launch *job, int rank)
 {
     return job->settings->hosts.items[job->slots[rank].host].name;
 }
 
-static void say_verbose(struct launch *job, const char *text)
+void launch_say(struct launch *job, const char *text)
 {
     if (job->settings->verbose)
         output_say(job->output, 1, "%s", text);
@@ -88,7 +83,7 @@ static void on_end_limit(uv_timer_t *timer)
     check_over(job);
 }
 
-static void begin_end(struct launch *job, uint32_t grace_ms)
+void launch_begin_end(struct launch *job, uint32_t grace_ms)
 {
     if (job->state == JOB_DONE)
         return;
@@ -121,7 +116,7 @@ void launch_fail(struct launch *job, const struct hvd_error *err)
                         strlen(err->text));
         duplex_flush(&job->result);
     }
-    begin_end(job, (uint32_t)job->settings->grace_ms);
+    launch_begin_end(job, (uint32_t)job->settings->grace_ms);
 }
 
 /* ---- ranks ------------------------------------------------------------------------ */
@@ -153,7 +148,7 @@ void launch_rank_ended(struct launch *job, int rank, int code, int signal, const
     tell_result_end(job, rank);
     if (text[0] != '\0')
         output_say(job->output, 2, "horovodrun: rank %d on %s: %s", rank,
-                   rank_host(job, rank), text);
+                   launch_rank_host(job, rank), text);
     if (code != 0) {
         output_end(job->output, rank);
         output_say(job->output, 1, "Process %d exit with status code %d.", rank, code);
@@ -162,11 +157,11 @@ void launch_rank_ended(struct launch *job, int rank, int code, int signal, const
             if (job->signal == 0 && job->ended < job->mine)
                 output_say(job->output, 1, "Terminating remaining workers after failure "
                            "of Process %d.", rank);
-            begin_end(job, (uint32_t)job->settings->grace_ms);
+            launch_begin_end(job, (uint32_t)job->settings->grace_ms);
         }
     }
     if (job->ended == job->mine)
-        begin_end(job, (uint32_t)job->settings->grace_ms);
+        launch_begin_end(job, (uint32_t)job->settings->grace_ms);
 }
 
 void launch_rank_result(struct launch *job, int rank, const char *bytes, size_t count)
@@ -197,7 +192,7 @@ static void say_command(struct launch *job, int rank)
         return;
     /* Neither environment nor key: names of the launcher's own variables only. */
     strbuf_init(&line);
-    strbuf_addf(&line, "Starting rank %d on %s:", rank, rank_host(job, rank));
+    strbuf_addf(&line, "Starting rank %d on %s:", rank, launch_rank_host(job, rank));
     for (int i = 0; job->settings->command[i] != NULL; i++)
         strbuf_addf(&line, " %s", job->settings->command[i]);
     output_say(job->output, 1, "%s", line.text);
@@ -247,10 +242,10 @@ void launch_tether_reached(struct launch *job)
     if (job->state != JOB_PROBING || !all_tethers(job, TETHER_REACHED))
         return;
     if (job->has_remote) {
-        say_verbose(job, "Notified all the hosts that the registration is complete.");
-        say_verbose(job, "Waiting for hosts to perform host-to-host interface checking.");
-        say_verbose(job, "Host-to-host interface checking successful.");
-        say_verbose(job, "Interfaces on all the hosts were successfully checked.");
+        launch_say(job, "Notified all the hosts that the registration is complete.");
+        launch_say(job, "Waiting for hosts to perform host-to-host interface checking.");
+        launch_say(job, "Host-to-host interface checking successful.");
+        launch_say(job, "Interfaces on all the hosts were successfully checked.");
         if (job->settings->verbose)
             output_say(job->output, 1, "Common interface found: %s",
                        job->nics[0] != '\0' ? job->nics : job->addrs.text);
@@ -263,14 +258,14 @@ void launch_tether_ready(struct launch *job)
     if (job->state != JOB_CONNECTING || !all_tethers(job, TETHER_READY))
         return;
     if (job->has_remote) {
-        say_verbose(job, "SSH was successful into all the remote hosts.");
-        say_verbose(job, "Testing interfaces on all the hosts.");
-        say_verbose(job, "Launched horovod server.");
+        launch_say(job, "SSH was successful into all the remote hosts.");
+        launch_say(job, "Testing interfaces on all the hosts.");
+        launch_say(job, "Launched horovod server.");
         for (int i = 0; i < job->tether_count && job->settings->verbose; i++)
             output_say(job->output, 1, "Launching horovod task function: "
                        "horovodrun --agent on %s", job->tethers[i].host);
-        say_verbose(job, "Attempted to launch horovod task servers.");
-        say_verbose(job, "Waiting for the hosts to acknowledge.");
+        launch_say(job, "Attempted to launch horovod task servers.");
+        launch_say(job, "Waiting for the hosts to acknowledge.");
     }
     choose_threads(job);
     enter(job, JOB_PROBING);
@@ -331,406 +326,7 @@ void launch_tether_lost(struct launch *job, struct tether *tether, const char *w
     check_over(job);
 }
 
-/* ---- timers and signals ----------------------------------------------------------- */
-
-static void say_status(struct launch *job)
-{
-    struct strbuf names;
-
-    strbuf_init(&names);
-    for (int i = 0; i < job->tether_count; i++)
-        if (job->tethers[i].state == (job->state == JOB_CONNECTING ? TETHER_CONNECTING
-                                                                 : TETHER_READY))
-            strbuf_addf(&names, "%s%s", names.length > 0 ? ", " : "", job->tethers[i].host);
-    output_say(job->output, 2, "horovodrun: waiting %llu s for %s of %s",
-               (unsigned long long)(uv_now(&job->loop) - job->since_ms) / 1000,
-               job->state == JOB_CONNECTING ? "the agent" : "the network check",
-               names.text);
-    strbuf_release(&names);
-}
-
-/* Some ranks wait in hvd.init for others: which ones have not come? */
-static void say_rendezvous(struct launch *job)
-{
-    int np = job->settings->np, waiting = 0, missing = 0;
-    size_t capacity = (size_t)np * 400 + 1;
-    char *text = malloc(capacity), *rest = NULL;
-    bool *is_missing = calloc((size_t)np, sizeof *is_missing);
-    struct strbuf names;
-
-    strbuf_init(&names);
-    if (text != NULL && is_missing != NULL && job->server != NULL) {
-        hvd_server_status(job->server, text, capacity);
-        for (char *line = strtok_r(text, "\n", &rest); line != NULL;
-             line = strtok_r(NULL, "\n", &rest)) {
-            int rank = atoi(line + strcspn(line, "0123456789"));
-
-            waiting += strstr(line, " waiting since ") != NULL;
-            if (rank < np && strstr(line, " missing") != NULL)
-                missing += is_missing[rank] = true;
-        }
-    }
-    if (waiting > 0 && missing > 0) {
-        strbuf_add_ranks(&names, is_missing, np);
-        output_say(job->output, 2, "horovodrun: %d of %d processes wait in hvd.init; not "
-                   "there yet: ranks %s", waiting, np, names.text);
-    }
-    strbuf_release(&names);
-    free(is_missing);
-    free(text);
-}
-
-static void check_heartbeat(struct launch *job, struct tether *tether)
-{
-    uint64_t silent_ms = uv_now(&job->loop) - tether->heard_ms;
-
-    if (tether->is_local || tether->state != TETHER_REACHED)
-        return;
-    agent_put_frame(duplex_out(&tether->channel), AGENT_PING, NULL, 0);
-    duplex_flush(&tether->channel);
-    if (silent_ms > (uint64_t)(job->settings->heartbeat_s * 1000) + 1000) {
-        tether->state = TETHER_LOST;
-        if (tether->pid > 0)
-            kill(tether->pid, SIGKILL);
-        launch_tether_lost(job, tether, "no sign of life");
-    }
-}
-
-static void on_tick(uv_timer_t *timer)
-{
-    struct launch *job = timer->data;
-    uint64_t waited_ms = uv_now(&job->loop) - job->since_ms;
-
-    if (waited_ms >= job->told_ms + STATUS_MS) {
-        job->told_ms = waited_ms;
-        if (job->state < JOB_RUNNING)
-            say_status(job);
-        else if (job->state == JOB_RUNNING)
-            say_rendezvous(job);
-    }
-    for (int i = 0; i < job->tether_count; i++)
-        check_heartbeat(job, &job->tethers[i]);
-}
-
-static void on_start_limit(uv_timer_t *timer)
-{
-    struct launch *job = timer->data;
-    struct hvd_error err = {.rank = -1};
-    struct strbuf names;
-
-    strbuf_init(&names);
-    for (int i = 0; i < job->tether_count; i++)
-        if (job->tethers[i].state < TETHER_REACHED &&
-            (job->state == JOB_PROBING || job->tethers[i].state == TETHER_CONNECTING))
-            strbuf_addf(&names, "%s%s", names.length > 0 ? ", " : "", job->tethers[i].host);
-    error_set(&err, HVD_TIMEOUT, -1,
-              "Timed out waiting for %s of %.400s. Please check connectivity between "
-              "servers. You may need to increase the --start-timeout parameter if you have "
-              "too many servers. Timeout after %d seconds.",
-              job->state == JOB_CONNECTING ? "the agent" : "the network check", names.text,
-              job->settings->start_timeout_s);
-    strbuf_release(&names);
-    launch_fail(job, &err);
-}
-
-static void on_child(uv_signal_t *handle, int number)
-{
-    struct launch *job = handle->data;
-    int status;
-    pid_t pid;
-
-    while ((pid = waitpid(-1, &status, WNOHANG)) > 0)
-        for (int i = 0; i < job->tether_count; i++)
-            if (job->tethers[i].pid == pid) {
-                tether_reaped(&job->tethers[i], status);
-                break;
-            }
-}
-
-static void on_stop_signal(uv_signal_t *handle, int number)
-{
-    struct launch *job = handle->data;
-
-    job->signal_count++;
-    if (job->signal == 0)
-        job->signal = number;
-    begin_end(job, job->signal_count > 1 ? 0 : (uint32_t)job->settings->grace_ms);
-}
-
-/* Ctrl-Z: agents must not take our silence for death. */
-static void tell_pause(struct launch *job, uint32_t is_paused)
-{
-    for (int i = 0; i < job->tether_count; i++) {
-        struct tether *tether = &job->tethers[i];
-
-        if (tether->is_local || tether->state != TETHER_REACHED)
-            continue;
-        agent_put_words(duplex_out(&tether->channel), AGENT_PAUSE, &is_paused, 1, NULL, 0);
-        duplex_flush(&tether->channel);
-        tether->heard_ms = uv_now(&job->loop);
-    }
-}
-
-static void on_suspend(uv_signal_t *handle, int number)
-{
-    struct launch *job = handle->data;
-
-    tell_pause(job, 1);
-    raise(SIGSTOP);
-    uv_update_time(&job->loop);
-    tell_pause(job, 0);
-}
-
-static void on_pressure(void *owner, bool is_high)
-{
-    struct launch *job = owner;
-
-    for (int i = 0; i < job->tether_count; i++) {
-        if (!job->tethers[i].has_channel)
-            continue;
-        if (is_high)
-            duplex_pause(&job->tethers[i].channel);
-        else
-            duplex_resume(&job->tethers[i].channel);
-    }
-}
-
-/* ---- preparation ------------------------------------------------------------------ */
-
-static void watch_signals(struct launch *job)
-{
-    static const int stops[] = {SIGINT, SIGTERM, SIGHUP};
-    struct sigaction old;
-
-    signal(SIGPIPE, SIG_IGN);
-    for (int i = 0; i < 5; i++) {
-        uv_signal_init(&job->loop, &job->signals[i]);
-        job->signals[i].data = job;
-    }
-    uv_signal_start(&job->signals[0], on_child, SIGCHLD);
-    uv_signal_start(&job->signals[1], on_suspend, SIGTSTP);
-    for (int i = 0; i < 3; i++)
-        /* nohup and background jobs of shells ignore some: that stays. */
-        if (sigaction(stops[i], NULL, &old) == 0 && old.sa_handler != SIG_IGN)
-            uv_signal_start(&job->signals[2 + i], on_stop_signal, stops[i]);
-}
-
-static struct tether *add_tether(struct launch *job, const char *host, bool is_local)
-{
-    struct tether *tether = &job->tethers[job->tether_count++];
-
-    *tether = (struct tether){.job = job, .host = host, .is_local = is_local,
-                          .error_fd = -1};
-    strbuf_init(&tether->errors);
-    job->has_remote |= !is_local;
-    return tether;
-}
-
-/* --rendezvous: the ranks of this node, whatever it is called. */
-static void make_node_tether(struct launch *job)
-{
-    int host = job->settings->node.rank;
-    struct tether *tether = add_tether(job, job->settings->hosts.items[host].name, true);
-
-    for (int r = 0; r < job->settings->np; r++)
-        if (job->slots[r].host == host) {
-            job->ranks[r].tether = tether;
-            tether->rank_count++;
-            job->mine++;
-        }
-}
-
-/* One tether for all names of this machine, one for each other host. */
-static void make_tethers(struct launch *job)
-{
-    struct tether *local = NULL, *tether = NULL;
-    int host = -1;
-
-    job->mine = job->settings->np;
-    say_verbose(job, "Filtering local host names.");
-    for (int r = 0; r < job->settings->np; r++) {
-        if (job->slots[r].host != host) {
-            host = job->slots[r].host;
-            if (!nic_is_local_host(rank_host(job, r)))
-                tether = add_tether(job, rank_host(job, r), false);
-            else if (local != NULL)
-                tether = local;
-            else
-                tether = local = add_tether(job, rank_host(job, r), true);
-        }
-        job->ranks[r].tether = tether;
-        tether->rank_count++;
-    }
-}
-
-static void say_hosts(struct launch *job)
-{
-    struct strbuf names;
-
-    if (!job->settings->verbose)
-        return;
-    strbuf_init(&names);
-    for (int i = 0; i < job->tether_count; i++)
-        if (!job->tethers[i].is_local)
-            strbuf_addf(&names, "%s%s", names.length > 0 ? " " : "", job->tethers[i].host);
-    if (job->has_remote) {
-        output_say(job->output, 1, "Remote host found: %s", names.text);
-        say_verbose(job, "Checking ssh on all remote hosts.");
-    } else {
-        say_verbose(job, "All hosts are local, finding the interfaces with address "
-                         "127.0.0.1");
-        output_say(job->output, 1, "Local interface found %s", job->nics);
-    }
-    strbuf_release(&names);
-}
-
-static enum hvd_status choose_network(struct launch *job, struct hvd_error *err)
-{
-    const struct settings *s = job->settings;
-    struct strbuf names;
-
-    strbuf_init(&names);
-    strbuf_init(&job->addrs);
-    for (int i = 0; i < s->nic_count; i++) {
-        if (!nic_exists(s->nics[i])) {
-            strbuf_release(&names);
-            if (job->has_remote)
-                continue;
-            return error_set(err, HVD_INVALID, -1, "network interface %s: there is none of "
-                             "this name here", s->nics[i]);
-        }
-    }
-    for (int i = 0; i < s->nic_count; i++)
-        strbuf_addf(&names, "%s%s", i > 0 ? "," : "", s->nics[i]);
-    if (s->nic_count == 0 && !job->has_remote && s->node.count < 2)
-        nic_add_loopback(&names);
-    if (job->has_remote || (s->node.count > 0 && s->node.rank == 0))
-        nic_add_addresses(s->nics, s->nic_count, &job->addrs);
-    job->nics = strdup(names.text);
-    strbuf_release(&names);
-    if (job->nics == NULL)
-        return error_set(err, HVD_NOMEM, -1, "no memory for interface names");
-    if (job->has_remote && job->addrs.length == 0)
-        return error_set(err, HVD_INVALID, -1, "this machine has no network address that "
-                         "other hosts could reach%s", s->nic_count > 0
-                         ? " on the interfaces given" : "");
-    return HVD_OK;
-}
-
-static enum hvd_status start_server(struct launch *job, struct hvd_error *err)
-{
-    const char *list[66] = {"127.0.0.1"};
-    struct hvd_server_options opt = {
-        .size = sizeof opt, .key = job->key, .job_id = job->job_id, .listen_addrs = list,
-        .listen_addr_count = 1, .worker_count = job->settings->np,
-        .port = (uint16_t)job->settings->node.port,
-        .timeout_s = job->settings->timeout_s};
-    char *copy = strdup(job->addrs.text), *rest = NULL;
-    enum hvd_status status;
-
-    job->port = job->settings->node.port;
-    if (job->settings->node.count > 0 && job->settings->node.rank != 0) {
-        free(copy);
-        return HVD_OK;
-    }
-    for (char *addr = copy == NULL ? NULL : strtok_r(copy, ",", &rest);
-         addr != NULL && opt.listen_addr_count < 66; addr = strtok_r(NULL, ",", &rest))
-        if (strcmp(addr, list[0]) != 0)
-            list[opt.listen_addr_count++] = addr;
-    status = hvd_server_new(&opt, &job->server, err);
-    if (status == HVD_OK)
-        job->port = hvd_server_port(job->server);
-    free(copy);
-    return status;
-}
-
-static enum hvd_status make_identity(struct launch *job, struct hvd_error *err)
-{
-    const struct node_settings *node = &job->settings->node;
-    uint8_t random[HVD_KEY_BYTES];
-
-    if (node->count > 0) {
-        /* All launchers must come to the same. */
-        memcpy(job->key, node->key, HVD_KEY_BYTES);
-        snprintf(job->job_id, sizeof job->job_id, "%.26s:%d", node->host, node->port);
-        return HVD_OK;
-    }
-    TRY(hvd_key_generate(job->key, err));
-    TRY(hvd_key_generate(random, err));
-    for (int i = 0; i < 16; i++)
-        snprintf(job->job_id + 2 * i, 3, "%02x", random[i]);
-    return HVD_OK;
-}
-
-static void on_result_lost(struct duplex *ch, const struct hvd_error *err)
-{
-    struct launch *job = ch->owner;
-
-    /* Whoever called horovod.run has gone. */
-    begin_end(job, (uint32_t)job->settings->grace_ms);
-}
-
-static enum hvd_status on_result_frame(struct duplex *ch, unsigned type,
-                                       const char *body, size_t bytes,
-                                       struct hvd_error *err)
-{
-    return error_set(err, HVD_PROTO, -1, "the result descriptor is for writing");
-}
-
-static enum hvd_status open_result(struct launch *job, struct hvd_error *err)
-{
-    if (job->settings->result_fd < 0)
-        return HVD_OK;
-    job->result.owner = job;
-    job->result.on_frame = on_result_frame;
-    job->result.on_lost = on_result_lost;
-    job->has_result = true;
-    return duplex_open(&job->result, &job->loop, job->settings->result_fd,
-                        job->settings->result_fd, err);
-}
-
-/* The local agent is forked before this process has a thread or the key. */
-static enum hvd_status open_tethers(struct launch *job, struct hvd_error *err)
-{
-    for (int i = 0; i < job->tether_count; i++)
-        if (job->tethers[i].is_local)
-            TRY(tether_open_local(&job->tethers[i], err));
-    for (int i = 0; i < job->tether_count; i++)
-        if (!job->tethers[i].is_local)
-            TRY(tether_open_remote(&job->tethers[i], err));
-    return HVD_OK;
-}
-
-static enum hvd_status prepare(struct launch *job, struct hvd_error *err)
-{
-    const struct settings *s = job->settings;
-    struct output_options out = {
-        .ranks = s->np, .directory = s->output_dir, .timestamps = s->timestamps,
-        .stdout_fd = STDOUT_FILENO, .stderr_fd = STDERR_FILENO,
-        .on_pressure = on_pressure, .owner = job};
-
-    job->slots = calloc((size_t)s->np, sizeof *job->slots);
-    job->ranks = calloc((size_t)s->np, sizeof *job->ranks);
-    job->tethers = calloc((size_t)s->np, sizeof *job->tethers);
-    if (job->slots == NULL || job->ranks == NULL || job->tethers == NULL)
-        return error_set(err, HVD_NOMEM, -1, "no memory for %d ranks", s->np);
-    TRY(output_new(&job->loop, &out, &job->output, err));
-    TRY(open_result(job, err));
-    TRY(assign_slots(&s->hosts, s->np, job->slots, err));
-    if (s->node.count > 0)
-        make_node_tether(job);
-    else
-        make_tethers(job);
-    if (job->mine == 0)
-        return error_set(err, HVD_INVALID, -1, "node %d has no rank of the %d", s->node.rank,
-                         s->np);
-    TRY(choose_network(job, err));
-    say_hosts(job);
-    TRY(open_tethers(job, err));
-    watch_signals(job);
-    TRY(make_identity(job, err));
-    return start_server(job, err);
-}
+/* ---- one launch from its begin to its end ------------------------------------------- */
 
 static void wait_for_processes(struct launch *job)
 {
@@ -817,16 +413,14 @@ int launch_run(const struct settings *settings)
     uv_timer_init(&job.loop, &job.tick);
     job.limit.data = job.tick.data = &job;
     job.since_ms = uv_now(&job.loop);
-    if (prepare(&job, &err) != HVD_OK) {
+    if (launch_prepare(&job, &err) != HVD_OK) {
         if (job.output == NULL) {
             fprintf(stderr, "horovodrun: error: %s\n", err.text);
             return 1;
         }
         launch_fail(&job, &err);
     } else {
-        uv_timer_start(&job.limit, on_start_limit,
-                       (uint64_t)settings->start_timeout_s * 1000, 0);
-        uv_timer_start(&job.tick, on_tick, TICK_MS, TICK_MS);
+        launch_watch_time(&job);
     }
     while (job.state != JOB_DONE)
         uv_run(&job.loop, UV_RUN_DEFAULT);

@@ -1,4 +1,5 @@
-/* launch_int.h: the state of a launch, shared by launch.c, tether.c, input.c and failure.c. */
+/* launch_int.h: the state of a launch, shared by launch*.c, tether.c, input.c and
+ * failure.c. */
 #ifndef HVD_LAUNCH_LAUNCH_INT_H
 #define HVD_LAUNCH_LAUNCH_INT_H
 
@@ -120,6 +121,16 @@ void launch_tether_done(struct launch *job);
 void launch_rank_ended(struct launch *job, int rank, int code, int signal, const char *text);
 void launch_rank_result(struct launch *job, int rank, const char *bytes, size_t count);
 void launch_fail(struct launch *job, const struct hvd_error *err);
+void launch_begin_end(struct launch *job, uint32_t grace_ms);
+const char *launch_rank_host(const struct launch *job, int rank);
+void launch_say(struct launch *job, const char *text);  /* with --verbose */
+
+/* launch_prepare.c */
+enum hvd_status launch_prepare(struct launch *job, struct hvd_error *err);
+
+/* launch_watch.c */
+void launch_watch_signals(struct launch *job);
+void launch_watch_time(struct launch *job);
 
 /* input.c: the launcher's stdin, for a rank 0 that runs elsewhere */
 void input_start(struct launch *job, struct tether *tether);
