@@ -176,6 +176,21 @@ static enum hvd_status meet(struct job *job, const struct table_entry *self,
     return HVD_OK;
 }
 
+static enum hvd_status read_push(void *context, struct hvd_error *err)
+{
+    return rdv_poll(context, err);
+}
+
+/* Whoever started the job may end it at any time; once its server has gone, nobody does. */
+static enum hvd_status follow_server(struct job *job, struct hvd_error *err)
+{
+    enum hvd_status status = job->rdv != NULL ? rdv_poll(job->rdv, err) : HVD_OK;
+
+    if (status == HVD_AGAIN)
+        return mesh_follow(job->mesh, rdv_fd(job->rdv), read_push, job->rdv, err);
+    return status == HVD_ABORTED ? status : HVD_OK;
+}
+
 static enum hvd_status form_mesh(struct job *job, const struct hvd_options *opt,
                                  bool dynamic, struct hvd_error *err)
 {
@@ -200,7 +215,8 @@ static enum hvd_status form_mesh(struct job *job, const struct hvd_options *opt,
         mesh_listener_free(listener);
         goto out;
     }
-    status = mesh_open(&mesh_opt, listener, &table, &job->mesh, err);
+    TRY_OUT(mesh_open(&mesh_opt, listener, &table, &job->mesh, err));
+    status = follow_server(job, err);
 out:
     table_release(&table);
     free(self);

@@ -147,6 +147,13 @@ double mesh_spin_us(const struct mesh *mesh);
 const struct hvd_error *mesh_verdict(const struct mesh *mesh);
 /* Fails the mesh with this verdict and tells all peers.  Thread: any. */
 void mesh_fail(struct mesh *mesh, const struct hvd_error *why);
+/* Reads what came from outside the mesh.  HVD_AGAIN: nothing; HVD_ABORTED: the job is over,
+ * err says why; else the descriptor is of no use any more, and may have been closed. */
+typedef enum hvd_status (*mesh_push_fn)(void *context, struct hvd_error *err);
+/* Has the watch thread call `push` whenever fd can be read, until mesh_close; the mesh fails
+ * with the verdict that it brings.  Once, after mesh_open.  Errors: HVD_SYS. */
+enum hvd_status mesh_follow(struct mesh *mesh, int fd, mesh_push_fn push, void *context,
+                            struct hvd_error *err);
 /* True once that peer has said goodbye. */
 bool mesh_has_left(const struct mesh *mesh, int peer);
 

@@ -16,6 +16,7 @@
  * 6. A verdict goes to all hosts once from everybody who learns it.
  * 7. A beat wakes nobody: it is shorter than SO_RCVLOWAT and is read when the receiver
  *    beats itself, and before it judges.  What is urgent is longer.
+ * 8. Whoever started the job may end it: its connection is watched here, too.
  *
  * Messages of a watch connection, integers little endian:
  *   0 u32 kind | 4 u32 status | 8 i32 rank | 12 u32 text bytes, < 1024 | text | GMAC (16)
@@ -45,6 +46,10 @@
 #define WAKE_BYTES (3 * BEAT_BYTES + 1) /* two beats may wait, and one come early */
 #define FAREWELL_US 500000              /* how long leaving waits for the peers' echo */
 
+/* Epoll data: of peer i's watch connection 2 i, of its process 2 i + 1, and these. */
+#define EVENT_WAKE UINT64_MAX
+#define EVENT_PUSH (UINT64_MAX - 1)
+
 enum note_kind { NOTE_BEAT = 1, NOTE_VERDICT, NOTE_GOODBYE };
 
 struct watched {
@@ -70,6 +75,9 @@ struct watch {
     bool told;                          /* rule 6 */
     _Atomic bool stop, goodbye;
     pthread_mutex_t lock;               /* guards suspects, suspect_count */
+    int push_fd;                        /* rule 8; set before it is in the epoll */
+    mesh_push_fn push;
+    void *push_context;
     struct suspect { uint64_t until_us; struct hvd_error why; } *suspects;  /* by rank */
     int suspect_count;
 };
@@ -361,13 +369,37 @@ static uint64_t judge_all(struct watch *w, uint64_t now)
 
 /* ---- The thread ------------------------------------------------------------------ */
 
-/* The epoll data of peer i's watch connection is 2 i, of its process 2 i + 1. */
+static enum hvd_status follow(struct watch *w, int fd, uint64_t what, struct hvd_error *err)
+{
+    struct epoll_event event = {.events = EPOLLIN, .data.u64 = what};
+
+    if (epoll_ctl(w->epoll, EPOLL_CTL_ADD, fd, &event) != 0)
+        return error_sys(err, -1, "epoll of the watch");
+    return HVD_OK;
+}
+
+/* Rule 8.  First out of the epoll: it may be closed here while a forked child has a copy. */
+static void pushed(struct watch *w)
+{
+    struct hvd_error err;
+    enum hvd_status status;
+
+    epoll_ctl(w->epoll, EPOLL_CTL_DEL, w->push_fd, NULL);
+    status = w->push(w->push_context, &err);
+    if (status == HVD_AGAIN)
+        follow(w, w->push_fd, EVENT_PUSH, &err);
+    else if (status == HVD_ABORTED)
+        mesh_fail(w->m, &err);
+}
+
 static void handle(struct watch *w, uint64_t what)
 {
     int peer = (int)(what / 2);
     uint64_t rung;
 
-    if (what == UINT64_MAX) {
+    if (what == EVENT_PUSH) {
+        pushed(w);
+    } else if (what == EVENT_WAKE) {
         if (read(w->wake, &rung, sizeof rung) < 0)
             return;
     } else if (what % 2 == 1) {
@@ -436,15 +468,6 @@ static void *run(void *context)
 
 /* ---- Life ------------------------------------------------------------------------ */
 
-static enum hvd_status follow(struct watch *w, int fd, uint64_t what, struct hvd_error *err)
-{
-    struct epoll_event event = {.events = EPOLLIN, .data.u64 = what};
-
-    if (epoll_ctl(w->epoll, EPOLL_CTL_ADD, fd, &event) != 0)
-        return error_sys(err, -1, "epoll of the watch");
-    return HVD_OK;
-}
-
 static enum hvd_status watched_init(struct watch *w, int peer, struct hvd_error *err)
 {
     struct mesh *m = w->m;
@@ -501,7 +524,7 @@ static enum hvd_status watch_init(struct watch *w, struct mesh *m, struct hvd_er
         fork_add(w->wake);
     if (w->epoll < 0 || w->wake < 0)
         return error_sys(err, -1, "descriptors of the watch");
-    TRY(follow(w, w->wake, UINT64_MAX, err));
+    TRY(follow(w, w->wake, EVENT_WAKE, err));
     for (int i = 0; i < w->count; i++)
         TRY(watched_init(w, i, err));
     return HVD_OK;
@@ -587,6 +610,19 @@ void watch_stop(struct mesh *m, bool goodbye)
     pthread_join(w->thread, NULL);
     m->watch = NULL;
     watch_free(w);
+}
+
+enum hvd_status mesh_follow(struct mesh *m, int fd, mesh_push_fn push, void *context,
+                            struct hvd_error *err)
+{
+    struct watch *w = m->watch;
+
+    if (w == NULL)
+        return HVD_OK;
+    w->push_fd = fd;
+    w->push = push;
+    w->push_context = context;
+    return follow(w, fd, EVENT_PUSH, err);
 }
 
 void watch_suspect(struct mesh *m, int peer, const struct hvd_error *why)

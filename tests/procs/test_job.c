@@ -2,7 +2,10 @@
 #include "check.h"
 #include "job_harness.h"
 
+#include "horovod/driver.h"
+
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 static void sums_of_all_sizes(int rank, int size, void *context)
@@ -61,4 +64,93 @@ TEST(five_ranks_on_two_hosts, .limit_s = 60)
 {
     job_run(&(struct job_options){.size = 5, .hosts = 2, .limit_s = 50},
             sums_of_all_sizes, NULL);
+}
+
+/* Rank 1 never comes to the sum; the byte of the pipe says that the others are about to. */
+static void wait_for_the_end(int rank, int size, void *context)
+{
+    const int *ready = context;
+    double x = 1;
+    struct hvd_request req = {.size = sizeof req, .op = HVD_ALLREDUCE, .dtype = HVD_F64,
+                              .reduce = HVD_SUM, .device = -1, .name = "x", .input = &x,
+                              .output = &x};
+    struct hvd_error err = {0};
+
+    (void)size;
+    job_init();
+    job_sum("first", 1);
+    CHECK_EQ(write(ready[1], "", 1), 1);
+    if (rank == 1)
+        while (hvd_run(&(struct hvd_request){.size = sizeof req, .op = HVD_BARRIER,
+                                             .device = -1}, &err) == HVD_OK)
+            ;
+    else
+        CHECK_EQ(hvd_run(&req, &err), HVD_ABORTED);
+    CHECK_EQ(err.rank, 1);
+    CHECK(strstr(err.text, "rank 1 went home") != NULL);
+    hvd_shutdown();
+}
+
+static void end_by_the_server(int hosts)
+{
+    struct job_options opt = {.size = 3, .hosts = hosts};
+    struct job job;
+    int ready[2];
+    char byte;
+
+    CHECK_EQ(pipe(ready), 0);
+    job_start(&job, &opt, wait_for_the_end, ready);
+    for (int i = 0; i < opt.size; i++)
+        CHECK_EQ(read(ready[0], &byte, 1), 1);
+    hvd_server_abort(job.server, 1, "rank 1 went home");
+    for (int rank = 0; rank < opt.size; rank++)
+        CHECK_EQ(job_wait(&job, rank), 0);
+    job_end(&job);
+    close(ready[0]);
+    close(ready[1]);
+}
+
+TEST(whoever_started_the_job_ends_it_on_one_host)
+{
+    end_by_the_server(1);
+}
+
+TEST(whoever_started_the_job_ends_it_on_two_hosts)
+{
+    end_by_the_server(2);
+}
+
+static void outlive_the_server(int rank, int size, void *context)
+{
+    const int *go = context;
+    char byte;
+
+    job_init();
+    CHECK_EQ(job_sum("first", rank), size * (size - 1) / 2);
+    CHECK_EQ(write(go[1], "", 1), 1);
+    CHECK_EQ(read(go[2], &byte, 1), 1);
+    CHECK_EQ(job_sum("second", rank), size * (size - 1) / 2);
+    hvd_shutdown();
+}
+
+TEST(a_job_outlives_its_server)
+{
+    struct job_options opt = {.size = 2};
+    struct job job;
+    int go[4];
+    char byte;
+
+    CHECK_EQ(pipe(go), 0);
+    CHECK_EQ(pipe(go + 2), 0);
+    job_start(&job, &opt, outlive_the_server, go);
+    for (int i = 0; i < opt.size; i++)
+        CHECK_EQ(read(go[0], &byte, 1), 1);
+    hvd_server_free(job.server);
+    job.server = NULL;
+    CHECK_EQ(write(go[3], "..", 2), 2);
+    for (int rank = 0; rank < opt.size; rank++)
+        CHECK_EQ(job_wait(&job, rank), 0);
+    job_end(&job);
+    for (int i = 0; i < 4; i++)
+        close(go[i]);
 }
