@@ -7,9 +7,12 @@
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
 
 Started with ``horovodrun -np 4 python train.py``, or from Python with ``horovod.run``.
-Importing this package imports no framework.
+Importing this package imports no framework; it makes ``strategy="horovod"`` known to
+Lightning, whenever that is imported.
 """
 from typing import Any
+
+from horovod import _startup
 
 __version__ = "0.29.0"
 __all__ = ["run", "__version__"]
@@ -20,3 +23,6 @@ def __getattr__(name: str) -> Any:
         from horovod.runner import run
         return run
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+_startup.install()

@@ -19,7 +19,8 @@ import contextlib
 import os
 import warnings
 import weakref
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple, Union
+from typing import (Any, Callable, Container, Dict, Iterable, Iterator, List, Optional, Tuple,
+                    Union)
 
 import torch
 
@@ -32,11 +33,16 @@ from horovod.torch.mpi_ops import Adasum, Average, allreduce, allreduce_async_, 
 
 
 class _Wrapped:
-    """What the wrapped optimizers have in common; mixed in before the user's class."""
-    _reducer: Optional[GradientReducer] = None
-    _parameter_names: Dict[torch.Tensor, str] = {}
-    _synchronized = False
-    _should_synchronize = True
+    """What the wrapped optimizers have in common; mixed in before the user's class.
+
+    All attributes belong to the object, none to the class: Lightning puts a class around
+    the optimizer that inherits from ours and asks the optimizer for what it has not.
+    """
+    _reducer: Optional[GradientReducer]
+    _parameter_names: Dict[torch.Tensor, str]
+    _synchronized: bool
+    _should_synchronize: bool
+    _due_only: bool             # step reduces only what backward has left unreduced
 
     # -- construction -------------------------------------------------------------
 
@@ -46,10 +52,18 @@ class _Wrapped:
         self.__dict__.update({k: v for k, v in optimizer.__dict__.items() if k != "step"})
         if "step" in optimizer.__dict__:            # a scheduler counts steps of the original
             optimizer._opt_called = True            # type: ignore
+        self._reducer = None
+        self._parameter_names = {}
+        self._synchronized = False
+        self._should_synchronize = True
+        self._due_only = False
 
-    def _watch(self, group_index: int, params: Iterable[torch.Tensor]) -> None:
+    def _watch(self, group_index: int, params: Iterable[torch.Tensor],
+               elsewhere: Container[torch.Tensor] = ()) -> None:
         assert self._reducer is not None
         for i, p in enumerate(params):
+            if p in elsewhere:
+                continue
             name = self._parameter_names.get(p)
             if name is None:
                 name = self._parameter_names[p] = f"allreduce.noname.{group_index}.{i}"
@@ -146,11 +160,10 @@ class _DistributedOptimizer(_Wrapped):
         """Reduces the gradients, then steps.  A closure's gradients are reduced each time
         it was evaluated."""
         if closure is not None:
-            if self._should_synchronize:
-                closure = self._with_reduction(closure)
+            closure = self._with_reduction(closure)
             self._synchronized = False
             return super().step(closure, *args, **kwargs)           # type: ignore
-        if self._should_synchronize:
+        if self._is_due():
             if self._synchronized:
                 warnings.warn(
                     "optimizer.step() called without optimizer.skip_synchronize() context "
@@ -163,6 +176,11 @@ class _DistributedOptimizer(_Wrapped):
 
     step.hooked = True          # type: ignore  # torch: hooks belong to the inner step
 
+    def _is_due(self) -> bool:
+        if self._due_only and self._reducer is not None:
+            return self._reducer.native.touched > 0
+        return self._should_synchronize
+
     def _with_reduction(self, closure: Callable) -> Callable:
         searches = isinstance(self, torch.optim.LBFGS)
 
@@ -170,7 +188,8 @@ class _DistributedOptimizer(_Wrapped):
             loss = closure()
             if self._reducer is None:
                 return loss
-            self._reducer.synchronize()
+            if self._is_due():
+                self._reducer.synchronize()
             if searches and isinstance(loss, torch.Tensor):
                 # All ranks must take the same decisions in the line search.
                 loss = allreduce(loss.detach(), op=Average,
@@ -311,6 +330,18 @@ def DistributedOptimizer(optimizer: torch.optim.Optimizer,
     not be stepped any more.  Gradients live in memory that the ranks share: a ``p.grad``
     that must survive the next step has to be cloned, as with DistributedDataParallel.
     """
+    return _wrap(optimizer, named_parameters, compression, backward_passes_per_step, op,
+                 gradient_predivide_factor, num_groups, groups, sparse_as_dense, process_set)
+
+
+def _wrap(optimizer: torch.optim.Optimizer,
+          named_parameters: Optional[Iterable[Tuple[str, torch.Tensor]]], compression: Any,
+          backward_passes_per_step: int = 1, op: int = Average,
+          gradient_predivide_factor: float = 1.0, num_groups: int = 0,
+          groups: Union[None, int, List[List[torch.Tensor]]] = None,
+          sparse_as_dense: bool = False, process_set: ProcessSet = global_process_set,
+          elsewhere: Container[torch.Tensor] = ()) -> Any:
+    """As DistributedOptimizer; parameters that are ``elsewhere`` another optimizer reduces."""
     names = _names_of(optimizer, named_parameters)
     if backward_passes_per_step <= 0:
         raise ValueError("backward_passes_per_step must be > 0")
@@ -318,7 +349,7 @@ def DistributedOptimizer(optimizer: torch.optim.Optimizer,
         raise ValueError("gradient_predivide_factor not supported with op != Average")
     if num_groups != 0:
         warnings.warn("Parameter `num_groups` has been replaced by `groups` and will be "
-                      "removed", DeprecationWarning, stacklevel=2)
+                      "removed", DeprecationWarning, stacklevel=3)
         groups = num_groups if groups is None else groups
     _checked_groups(groups)
     adasum = op == Adasum and size() > 1
@@ -339,7 +370,7 @@ def DistributedOptimizer(optimizer: torch.optim.Optimizer,
         reducer.counts_only = adasum
         wrapped._reducer = reducer
         for index, group in enumerate(optimizer.param_groups):
-            wrapped._watch(index, group["params"])
+            wrapped._watch(index, group["params"], elsewhere)
         reducer.attach()
         if adasum:
             for p in reducer.params:

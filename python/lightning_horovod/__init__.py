@@ -1,0 +1,4 @@
+"""The name of an older package; the strategy is ``horovod.lightning.HorovodStrategy``."""
+from lightning_horovod.strategy import HorovodStrategy
+
+__all__ = ["HorovodStrategy"]
