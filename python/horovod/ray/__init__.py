@@ -4,3 +4,6 @@
 
 Importing this imports ``ray``, but neither ``ray.train`` nor a framework.
 """
+from horovod.ray import _hook
+
+_hook.install()
