@@ -241,14 +241,23 @@ def stage_long(_):
     return meson_test("gcc", ["--repeat", "3"], 4 * 3600, 20, LONG_ROUNDS)
 
 
-def stage_model(_):
-    """models of the protocols, checked exhaustively"""
+def script(path, log):
     start = time.monotonic()
-    code, output = run([ROOT / "tests" / "model" / "run"], "model.log", 7200)
-    line("ok" if code == 0 else "FAILED", time.monotonic() - start, "tests/model")
+    code, output = run([ROOT / path / "run"], log, 7200)
+    line("ok" if code == 0 else "FAILED", time.monotonic() - start, path)
     if code != 0:
         show(output)
     return Totals(passed=int(code == 0), failed=int(code != 0))
+
+
+def stage_model(_):
+    """models of the protocols, checked exhaustively"""
+    return script("tests/model", "model.log")
+
+
+def stage_emulated(_):
+    """kernels for processors that this machine is not"""
+    return script("tests/emulated", "emulated.log")
 
 
 # ---- Python tests ------------------------------------------------------------------------
@@ -343,10 +352,10 @@ def stage_fuzz(options):
 STAGES = {
     "c": stage_c, "lint": stage_lint, "asan": stage_asan, "tsan": stage_tsan,
     "python": stage_python, "fuzz": stage_fuzz, "long": stage_long,
-    "python-long": stage_python_long, "model": stage_model,
+    "python-long": stage_python_long, "model": stage_model, "emulated": stage_emulated,
 }
 LANES = {"C": ["c", "lint", "asan", "tsan"], "Python": ["python"]}
-LONG = ["long", "python-long", "model", "fuzz"]
+LONG = ["long", "python-long", "model", "emulated", "fuzz"]
 
 
 def run_stage(name, options):

@@ -145,6 +145,9 @@ if [ "${1:-}" = bench ]; then
 fi
 if [ "${1:-}" = long ]; then
     have spin || install_packages spin
+    have qemu-aarch64 || install_packages qemu-user
+    have aarch64-linux-gnu-gcc ||
+        install_packages "gcc-aarch64-linux-gnu libc6-dev-arm64-cross"
 fi
 our_package
 say "ready: . .venv/bin/activate"
