@@ -4,6 +4,11 @@
 
 Importing this imports ``ray``, but neither ``ray.train`` nor a framework.
 """
-from horovod.ray import _hook
+from horovod.ray import _hook, ray_logger
+from horovod.ray.elastic import ElasticRayExecutor
+from horovod.ray.runner import RayExecutor
+from horovod.ray.worker import BaseHorovodWorker
+
+__all__ = ["RayExecutor", "BaseHorovodWorker", "ElasticRayExecutor"]
 
 _hook.install()

@@ -15,7 +15,7 @@ _IDENTITY = {"HOROVOD_" + name for name in (
     "RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE", "HOSTNAME",
     "GLOO_RENDEZVOUS_ADDR", "GLOO_RENDEZVOUS_PORT", "RENDEZVOUS_SERVE", "JOB_ID",
     "GENERATION", "KEY_FD", "KEY_FILE", "KEY", "ELASTIC", "CONTROLLER", "CPU_OPERATIONS",
-    "GLOO_IFACE", "RUN_DIR")}
+    "RUN_DIR")}
 
 
 def user_variables(environment: Dict[str, str]) -> Dict[str, str]:

@@ -55,3 +55,17 @@ class BaseHorovodWorker:
 
     def _setup(self, variables: Mapping[str, Any], key: bytes) -> None:
         _actor.setup(variables, key)
+
+    def _run(self, func: Callable[[Any], Any], queue: Any) -> Any:
+        self.set_queue(queue)
+        try:
+            return self.execute(func)
+        finally:
+            self.set_queue(None)
+
+    def _run_marked(self, func: Callable[[Any], Any]) -> tuple:
+        """(value, mark): how it ended can be seen by the mark, which is small."""
+        return self._run(func, None), None
+
+    def _leave(self) -> None:
+        _actor.leave()

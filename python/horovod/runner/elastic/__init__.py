@@ -1,0 +1,1 @@
+"""Elastic jobs: discovery of hosts, and settings."""
