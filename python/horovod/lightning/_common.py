@@ -186,16 +186,24 @@ class Common:
 
     # -- collectives --------------------------------------------------------------
 
+    def _is_alone(self) -> bool:
+        """Whether the others cannot be reached any more: callbacks that save something
+        after a failure are on their own."""
+        return job.broken
+
     def barrier(self, name: Optional[str] = None, *args: Any, **kwargs: Any) -> None:
-        hvd.barrier()
+        if not self._is_alone():
+            hvd.barrier()
 
     def broadcast(self, obj: Any, src: int = 0) -> Any:
+        if self._is_alone():
+            return obj
         return hvd.broadcast_object(obj, src, "lightning.broadcast")
 
     def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
         """The reduction of the ranks' tensors as a new tensor; other objects as they are."""
         process_set, op = members(group), reduction(reduce_op)
-        if not isinstance(tensor, torch.Tensor):
+        if not isinstance(tensor, torch.Tensor) or self._is_alone():
             return tensor
         return hvd.allreduce(tensor, op=op, process_set=process_set)
 

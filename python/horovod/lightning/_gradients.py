@@ -5,6 +5,8 @@ while backward runs.  Here it is completed:
 
 1. ``synchronize`` follows every backward pass that is not blocked.  After it the gradients
    of all ranks are equal, so that clipping, unscaling and hooks see the same everywhere.
+   Nothing is waited for before: a rank that has touched more optimizers than the others
+   would wait for them while they wait for rule 3.
 2. ``step`` finds nothing left to reduce.
 3. With several optimizers, a backward pass may have touched some of them only.  The ranks
    agree on which, because each of them has to take part: one small allreduce.
@@ -45,7 +47,7 @@ class Gradients:
             shared = {p for _, p in names if id(p) in self._reduced}
             wrapped = _wrap(optimizer, names, self.compression, op=self.op, elsewhere=shared)
             _accept_schedulers(wrapped)
-        wrapped._due_only = True
+        self._take(wrapped, True)
         if wrapped._reducer is not None and wrapped._reducer.counts_only:
             wrapped.remove_comm_hooks()         # Adasum reduces updates, in step
         self._reduced.update(id(p) for group in wrapped.param_groups for p in group["params"])
@@ -53,13 +55,19 @@ class Gradients:
         _broadcast_state(wrapped, 0, hvd.global_process_set)
         return wrapped
 
+    @staticmethod
+    def _take(wrapped: Any, taken: bool) -> None:
+        wrapped._due_only = taken
+        if wrapped._reducer is not None:
+            wrapped._reducer.early = not taken
+
     def release(self) -> None:
         """Takes the hooks out of the model; in-flight reductions are dropped."""
         for reference in self._optimizers:
             wrapped = reference()
             if wrapped is not None:
                 wrapped.remove_comm_hooks()
-                wrapped._due_only = False
+                self._take(wrapped, False)
         self._optimizers = []
         self._reduced = set()
         self._blocks = 0

@@ -133,6 +133,13 @@ class TrainerStrategy(Common):
 
     # -- the end ------------------------------------------------------------------
 
+    def _is_alone(self) -> bool:
+        """Lightning tells callbacks of an exception before it tells us: a checkpoint that
+        they save then must not wait for the others, who have not heard of it."""
+        trainer = getattr(self.lightning_module, "_trainer", None)
+        return super()._is_alone() or \
+            (trainer is not None and trainer.state.status == "interrupted")
+
     def on_exception(self, exception: BaseException) -> None:
         """Ends the job for all ranks: they may be waiting for this one."""
         super().on_exception(exception)                                 # type: ignore

@@ -96,6 +96,7 @@ class GradientReducer:
         self._plans = 0
         self.attached = False
         self.counts_only = False                    # Adasum reduces updates, not gradients
+        self.early = True                           # complete at the end of backward
         me = weakref.ref(self)
         self.native = _core.Reducer(passes, lambda *a: me()._odd(*a),   # type: ignore
                                     lambda *a: me()._renew(*a),         # type: ignore
@@ -167,7 +168,7 @@ class GradientReducer:
     def _complete(self) -> None:
         """All gradients are under way: they are waited for at the end of backward, so that
         whoever looks at p.grad next (clipping, unscaling) sees reduced ones."""
-        if self.counts_only:
+        if self.counts_only or not self.early:
             return
         me = weakref.ref(self)
 
