@@ -1,4 +1,4 @@
-"""What surrounds the user's loop: on a worker of Ray Train, and in local mode.
+"""What surrounds the user's loop in a process of Ray Train.
 
 1. The GPU of the worker is the current device before the loop allocates anything.
 2. A loop that ends leaves the Horovod job, as a process does that ends.  One that fails
@@ -6,15 +6,10 @@
    instead of waiting for it in a collective.
 3. A job that was there before the loop (local mode under horovodrun) stays.
 """
-import os
 from types import TracebackType
-from typing import Any, Callable, Optional, Type
+from typing import Optional, Type
 
 import ray
-from ray.train import Result
-from ray.train.v2._internal.execution.local_mode.utils import LocalController
-from ray.train.v2._internal.execution.train_fn_utils import (
-    LocalTrainFnUtils, get_train_fn_utils, set_train_fn_utils)
 
 from horovod import _core
 from horovod.common.basics import HorovodBasics
@@ -56,31 +51,3 @@ def _set_device() -> None:
         device = get_device()
         if device.type == "cuda":
             torch.cuda.set_device(device)
-
-
-class LocalHorovodController(LocalController):
-    """``num_workers=0``: the loop runs in this process.
-
-    It is a job of one process, or what horovodrun has made of it; then every process of
-    horovodrun calls ``fit()``.
-    """
-
-    def run(self, train_func: Callable[[], Any]) -> Result:
-        size = _number("SIZE", 1)
-        if size > 1 and self.datasets:
-            raise ValueError("Ray Data needs workers of Ray: datasets are not supported in "
-                             "local mode (num_workers=0) under horovodrun")
-        set_train_fn_utils(LocalTrainFnUtils(
-            experiment_name=self.experiment_name, dataset_shards=self.datasets,
-            world_size=size, world_rank=_number("RANK", 0),
-            local_rank=_number("LOCAL_RANK", 0), local_world_size=_number("LOCAL_SIZE", 1),
-            node_rank=_number("CROSS_RANK", 0)))
-        value = train_func()
-        utils = get_train_fn_utils()
-        assert isinstance(utils, LocalTrainFnUtils)
-        return Result(metrics=utils._get_last_metrics(), checkpoint=utils.get_checkpoint(),
-                      path=None, error=None, return_value=value)
-
-
-def _number(name: str, default: int) -> int:
-    return int(os.environ.get("HOROVOD_" + name) or default)

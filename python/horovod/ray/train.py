@@ -17,7 +17,6 @@ import ray
 try:
     from ray.train.backend import Backend, BackendConfig
     from ray.train.v2._internal.constants import is_v2_enabled
-    from ray.train.v2._internal.execution.local_mode.utils import LocalController
     from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 except ImportError as e:
     raise ImportError(
@@ -26,7 +25,7 @@ except ImportError as e:
 
 from horovod.ray import _train_convert as _convert
 from horovod.ray._train_backend import HorovodBackend
-from horovod.ray._train_worker import LoopContext, LocalHorovodController
+from horovod.ray._train_worker import LoopContext
 from horovod.runner.common.util import secret, timeout
 
 __all__ = ["HorovodConfig", "HorovodTrainer"]
@@ -125,7 +124,10 @@ class HorovodTrainer(DataParallelTrainer):
             run_config=_convert.run_config(run_config), datasets=datasets,
             metadata=metadata, resume_from_checkpoint=resume_from_checkpoint, **kwargs)
 
-    def _get_local_controller(self) -> LocalController:
+    def _get_local_controller(self) -> Any:
+        if int(os.environ.get("HOROVOD_SIZE") or 1) == 1:
+            return super()._get_local_controller()
+        from horovod.ray._train_local import LocalHorovodController
         return LocalHorovodController(experiment_name=self.run_config.name,
                                       datasets=self.datasets)
 

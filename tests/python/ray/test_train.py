@@ -44,8 +44,7 @@ def run(loop, tmp_path, config=None, max_failures=0, workers=2, use_gpu=False, *
 
 
 def notes(directory, name):
-    return [json.loads(path.read_text()) for path in directory.glob(f"{name}.*")
-            if path.suffix != ".part"]
+    return [json.loads(path.read_text()) for path in directory.glob(f"{name}.*")]
 
 
 def eventually(condition, limit, what):
@@ -66,28 +65,40 @@ def files_with(patterns, folder):
     return found
 
 
+def what_ray_tells():
+    """Tables, timeline and what the dashboard shows of a training run."""
+    from ray._private.state import state
+    from ray.train.v2._internal.state.state_actor import get_state_actor
+    actor = get_state_actor()
+    runs = ray.get([actor.get_train_runs.remote(), actor.get_train_run_attempts.remote()])
+    ray.kill(actor)
+    return repr([state.actor_table(None), state.job_table(), state.node_table(),
+                 state.placement_group_table(), ray.timeline(), runs])
+
+
 def test_dataset_checkpoint_context_variables_and_no_key_anywhere(shared_ray, tmp_path,
                                                                   monkeypatch):
     key = _core.generate_key()
     shown = [key.hex(), base64.b64encode(key).decode(), repr(key)[2:-1]]
     monkeypatch.setenv("HOROVOD_CYCLE_TIME", "2.5")      # after Ray has started
     monkeypatch.setenv("HOROVOD_LOG_LEVEL", "debug")
+    monkeypatch.setenv("RAY_TRAIN_ENABLE_STATE_TRACKING", "1")
     data = ray.data.from_items([{"x": float(x)} for x in range(32)])
-    result = run(train_loops.whole, tmp_path, {"secrets": shown}, workers=(1, 2),
+    backwards = [text[::-1] for text in shown]           # Ray shows what a loop is given
+    result = run(train_loops.whole, tmp_path, {"backwards": backwards}, workers=(1, 2),
                  datasets={"train": data}, horovod_config=HorovodConfig(key=key))
     assert result.metrics == {"rows": 32, "sum": sum(range(32)), "size": 2, "step": 1}
     with result.checkpoint.as_directory() as directory:
         assert pathlib.Path(directory, "step").read_text() == "1"
-    assert result.return_value == {"cycle": "2.5", "home": "0", "shown": []}
+    assert result.return_value == {"cycle": "2.5", "rank": "0", "shown": []}
     patterns = [key, *(text.encode() for text in shown)]
     logs = conftest.session_folder() / "r"
     assert list(logs.rglob("*.log")), "there is something to look at"
     assert files_with(patterns, logs) == []
     assert files_with(patterns, tmp_path) == []
-    from ray._private.state import state
-    told = repr([state.actor_table(None), state.job_table(), state.node_table(),
-                 state.placement_group_table(), ray.timeline()])
-    assert "RayTrainWorker" in told and not any(text in told for text in shown)
+    told = what_ray_tells()
+    assert "RayTrainWorker" in told and "placement_group_timeout_s" in told
+    assert not any(text in told for text in shown)
 
 
 def test_an_exception_carries_the_traceback_of_its_rank(shared_ray, tmp_path):

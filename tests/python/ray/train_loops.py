@@ -15,9 +15,9 @@ import horovod.numpy as hvd
 def note(config, name, **facts):
     """Leaves facts for the test, whatever happens to this process afterwards."""
     path = pathlib.Path(config["notes"]) / f"{name}.{os.getpid()}"
-    path.with_suffix(".part").write_text(json.dumps(dict(facts, pid=os.getpid(),
-                                                         time=time.time())))
-    path.with_suffix(".part").rename(path)
+    part = path.with_name(f"part.{os.getpid()}")
+    part.write_text(json.dumps(dict(facts, pid=os.getpid(), time=time.time())))
+    part.rename(path)
 
 
 def report(step, **metrics):
@@ -50,9 +50,9 @@ def whole(config):
         report(step, rows=float(total[0]), sum=float(total[1]), size=hvd.size())
     environment = pathlib.Path("/proc/self/environ").read_bytes() + \
         pathlib.Path("/proc/self/cmdline").read_bytes()
-    return {"cycle": os.environ["HOROVOD_CYCLE_TIME"], "home": os.environ.get("HOROVOD_RANK"),
-            "shown": [key for key in config["secrets"]
-                      if key.encode() in environment or key in repr(dict(os.environ))]}
+    return {"cycle": os.environ["HOROVOD_CYCLE_TIME"], "rank": os.environ.get("HOROVOD_RANK"),
+            "shown": [text for text in config["backwards"] if text[::-1].encode() in
+                      environment or text[::-1] in repr(dict(os.environ))]}
 
 
 def failing(config):
@@ -95,3 +95,16 @@ def local(config):
     total = hvd.allreduce(np.ones(1), op=hvd.Sum)
     report(7, total=float(total[0]))
     return [context.get_world_size(), context.get_world_rank(), hvd.size(), hvd.rank()]
+
+
+def nodes(config):
+    """On two nodes until one of them goes; what is left does the rest."""
+    hvd.init()
+    first = first_step()
+    ranks = hvd.allgather(np.full(1, hvd.rank()), name="ranks")
+    note(config, f"attempt{int(first > 0)}", rank=hvd.rank(), ranks=ranks.tolist(),
+         local=[hvd.local_rank(), hvd.local_size()], cross=[hvd.cross_rank(), hvd.cross_size()],
+         node=os.environ["HOROVOD_HOSTNAME"])
+    for step in range(first, first + 3 if first > 0 else 1 << 30):
+        hvd.allreduce(np.ones(100_000), name="step")
+        report(step, size=hvd.size())
