@@ -126,8 +126,8 @@ class Build(TreeTest):
 
     def test_the_package_lists_its_python_files(self):
         text = (ROOT / "python" / "meson.build").read_text()
-        listed = re.findall(r"^\s*'(horovod/[^']+)',?$", text, re.M)
+        listed = re.findall(r"^\s*'((?:lightning_)?horovod/[^']+)',?$", text, re.M)
         there = [p.relative_to(ROOT / "python").as_posix()
-                 for p in tracked("python/horovod")]
+                 for p in [*tracked("python/horovod"), *tracked("python/lightning_horovod")]]
         self.assertEqual(listed, sorted(listed), "keep the list sorted")
         self.assertEqual(sorted(listed), sorted(there))

@@ -109,7 +109,7 @@ class TrainerStrategy(Common):
             return
         count = _metrics.connect(self.lightning_module)
         if count:
-            rank_zero_info(f"Horovod: {count} torchmetrics objects are reduced over the "
+            rank_zero_info(f"Horovod: torchmetrics objects ({count}) are reduced over the "
                            "ranks; HorovodStrategy(sync_torchmetrics=False) leaves them")
 
     # -- the step -----------------------------------------------------------------
