@@ -2,8 +2,6 @@
 
     python on_ray.py
 """
-import os
-
 import ray
 from horovod.ray import RayExecutor
 
@@ -35,9 +33,7 @@ def train():
 
 
 if __name__ == "__main__":
-    ray.init(num_cpus=2, include_dashboard=False,
-             runtime_env={"env_vars": {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS",
-                                                                         "1")}})
+    ray.init()
     executor = RayExecutor(RayExecutor.create_settings(timeout_s=30), num_workers=2)
     executor.start()
     try:
