@@ -67,8 +67,9 @@ class StaticAdapter(Adapter):
         if self.num_workers or ambient is not None:
             return PGStrategy(num_workers=count, placement_group=ambient,
                               force_create_placement_group=ambient is None, **common)
-        return ColocatedStrategy(num_hosts=self.num_hosts,
-                                 num_workers_per_host=self.num_workers_per_host, **common)
+        return ColocatedStrategy(num_hosts=count // int(self.num_workers_per_host or 1),
+                                 num_workers_per_host=int(self.num_workers_per_host or 1),
+                                 **common)
 
     def _count(self) -> int:
         if self.num_workers and self.num_hosts:

@@ -78,16 +78,13 @@ def detect_nics(settings: Any, all_host_names: Sequence[str],
         raise ValueError(f"{len(node_workers)} node workers for {len(all_host_names)} hosts "
                          f"({', '.join(sorted(all_host_names))})")
     limit = settings.start_timeout
-    owned = node_workers is None
-    workers = [_probe(name) for name in all_host_names] if owned else list(node_workers)
+    probes = [_probe(name) for name in all_host_names] if node_workers is None else []
     try:
-        answers = ray.get([w.execute.remote(_interface) for w in workers],
-                          timeout=limit.remaining())
+        names = set(ray.get([w.execute.remote(_interface) for w in node_workers or probes],
+                            timeout=limit.remaining()))
     finally:
-        if owned:
-            for worker in workers:
-                ray.kill(worker)
-    names = set(answers)
+        for probe in probes:
+            ray.kill(probe)
     return [names.pop()] if len(names) == 1 and None not in names else []
 
 
@@ -97,7 +94,7 @@ def _interface(_: Any) -> Optional[str]:
 
 def _is_here(name: str) -> bool:
     try:
-        found = {info[4][0] for info in socket.getaddrinfo(name, None)}
+        found = {str(info[4][0]) for info in socket.getaddrinfo(name, None)}
     except OSError:
         return False
     own = {address for _, address in _core.interfaces()}
