@@ -7,6 +7,7 @@
     results = executor.run(train, args=[config])        # in rank order
     executor.shutdown()
 """
+import copy
 import dataclasses
 import os
 import warnings
@@ -55,6 +56,13 @@ def _write_identity(path: Optional[str], text: str) -> None:
         return
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(text)
+
+
+def _without_key(settings: Any) -> Any:
+    """Ray keeps what an actor is made with; the adapter makes a key of its own."""
+    result = copy.copy(settings)
+    result.key = None
+    return result
 
 
 class RayExecutor:
@@ -144,7 +152,7 @@ class RayExecutor:
             # In the cluster: workers cannot reach a server on the user's machine.  Several
             # calls at once, so that shutdown() can end one that hangs.
             adapter_cls = ray.remote(num_cpus=0, max_concurrency=8)(adapter_cls)
-            self.adapter = adapter_cls.remote(self.settings, **options)
+            self.adapter = adapter_cls.remote(_without_key(self.settings), **options)
         else:
             self.adapter = adapter_cls(self.settings, **options)
         try:

@@ -7,6 +7,7 @@ Everything lies below a directory of its own with a short name (Unix sockets), w
 HOME: the first start of Ray writes a token there.
 """
 import contextlib
+import importlib.util
 import os
 import pathlib
 import shutil
@@ -95,6 +96,16 @@ def _start_shared():
     ray.init(address="local", num_cpus=8, num_gpus=4, _temp_dir=str(_folder / "r"), **OPTIONS)
 
 
+def has_dashboard():
+    """Whether the packages for it are installed (ray[default])."""
+    return importlib.util.find_spec("aiohttp_cors") is not None
+
+
+def _start_dashboard():
+    ray.init(address="local", num_cpus=2, _temp_dir=str(_folder / "d"),
+             **dict(OPTIONS, include_dashboard=has_dashboard()))
+
+
 def _start_two_nodes():
     global _cluster
     from ray.cluster_utils import Cluster
@@ -122,14 +133,15 @@ def stop_ray():
 
 
 def use_ray(kind):
-    """``"shared"`` or ``"two nodes"``: started if it does not run already."""
+    """``"shared"``, ``"two nodes"`` or ``"dashboard"``: started if it does not run already."""
     global _kind
     if _kind == kind:
         return
     if _kind is not None:
         stop_ray()
     enter()
-    _retry({"shared": _start_shared, "two nodes": _start_two_nodes}[kind])
+    _retry({"shared": _start_shared, "two nodes": _start_two_nodes,
+            "dashboard": _start_dashboard}[kind])
     _kind = kind
 
 
