@@ -90,6 +90,17 @@ bool coll_is_committed(const struct coll_task *task);
 void coll_finish(struct coll_task *task);       /* after a final result of coll_step */
 void coll_cancel(struct coll_task *task);       /* any time before */
 
+/*
+ * An allreduce of a few bytes whose data somebody else moves: the steps of the one order.
+ * HOST: the parts of one host into a partial result, of coll_partial_bytes an element;
+ * HOSTS: these into the result; ALL: both, where no host has several members or all are on
+ * one.  `src` in the order of members or hosts; dst is none of them.
+ */
+enum coll_fold { COLL_FOLD_HOST, COLL_FOLD_HOSTS, COLL_FOLD_ALL };
+void coll_fold(const struct coll_call *call, enum coll_fold step, const void *const *src,
+               int n, size_t count, void *dst);
+size_t coll_partial_bytes(enum hvd_dtype dtype);
+
 /* "op name sizes text" for each algorithm, and the rules in force; HOROVOD_ALGORITHMS. */
 size_t coll_describe(char *buffer, size_t capacity);
 /* Rules such as "allreduce 0-16kb gather, 16kb-inf pairwise"; checked, then used by teams

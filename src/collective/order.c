@@ -89,3 +89,24 @@ enum hvd_status order_reduce(struct coll_task *task, const void *const *sources,
                               .divisor = c->divisor, .stream = stream});
     return HVD_OK;
 }
+
+size_t coll_partial_bytes(enum hvd_dtype dtype)
+{
+    return task_type_bytes(order_partial_type(dtype));
+}
+
+void coll_fold(const struct coll_call *call, enum coll_fold step, const void *const *src,
+               int n, size_t count, void *dst)
+{
+    enum hvd_dtype partial = order_partial_type(call->dtype);
+    bool first = step != COLL_FOLD_HOSTS, last = step != COLL_FOLD_HOST;
+
+    if (count == 0)
+        return;
+    red_run(&(struct red_job){.src = src, .nsrc = n, .dst = &dst, .ndst = 1,
+                              .count = count, .src_type = first ? call->dtype : partial,
+                              .dst_type = last ? call->dtype : partial,
+                              .op = call->reduce, .prescale = first ? call->prescale : 1.0,
+                              .postscale = last ? call->postscale : 1.0,
+                              .divisor = last ? call->divisor : 0});
+}

@@ -69,7 +69,7 @@ static bool coordinate(struct engine *e, struct pset *s)
     uint32_t count = 0;
     uint64_t now_us;
 
-    if (!neg_has_work(s->neg))
+    if (!neg_has_work(s->neg) || e->said_goodbye)
         return false;
     now_us = clock_us();
     strbuf_init(&out);
@@ -94,6 +94,7 @@ static bool negotiate_all(struct engine *e)
     bool moved = false;
 
     e->flush_due_us = 0;
+    atomic_store_explicit(&e->held, false, memory_order_relaxed);
     for (int i = 0; i < TEAM_SLOTS; i++) {
         struct pset *s = e->sets[i];
 
@@ -102,6 +103,10 @@ static bool negotiate_all(struct engine *e)
         if (s->request_count > 0 || s->hit_count > 0 || s->join_held) {
             moved |= !s->join_held || s->request_count > 0 || s->hit_count > 0;
             member_flush(e, s);
+        }
+        if (swap_pending(s) > 0) {
+            swap_flush(e, s);
+            moved = true;
         }
         if (s->neg != NULL)
             moved |= coordinate(e, s);
@@ -126,17 +131,18 @@ static void engine_enter(struct engine *e, enum engine_state state,
 }
 
 /* A rank has left in order.  What everybody had announced still completes: a set is ended
- * when its coordinator, who says what completes, has gone silent. */
+ * when its coordinator, who says what completes, has gone silent and all it has said is
+ * done. */
 static void end_sets(struct engine *e)
 {
     for (int i = 0; i < TEAM_SLOTS; i++) {
         struct pset *s = e->sets[i];
 
-        if (s != NULL && s->self >= 0 && !s->ended &&
-            (s->self == 0 || e->silent[s->ranks[0]])) {
-            s->ended = true;
+        if (s == NULL || s->self < 0)
+            continue;
+        swap_leave(e, s, e->failure.status, &e->failure);
+        if ((s->self == 0 || e->silent[s->ranks[0]]) && list_is_empty(&s->responses))
             pset_fail(e, s, e->failure.status, &e->failure, false);
-        }
     }
 }
 
@@ -378,10 +384,23 @@ bool engine_drive(struct engine *e, struct handle *h)
     }
 }
 
+/* What is held back for more of its kind goes now, because somebody waits or polls: also when
+ * h is done, since others may wait for what this rank has brought to it. */
+void engine_send_held(struct engine *e)
+{
+    if (!atomic_load_explicit(&e->held, memory_order_relaxed) || !baton_try(e))
+        return;
+    mesh_disarm(e->mesh);
+    engine_progress(e);
+    engine_leave(e);
+}
+
 enum hvd_status engine_wait_handle(struct engine *e, struct handle *h, int64_t timeout_us)
 {
     uint64_t deadline_us = timeout_us < 0 ? UINT64_MAX : clock_us() + (uint64_t)timeout_us;
 
+    if (atomic_load_explicit(&h->done, memory_order_acquire))
+        engine_send_held(e);
     while (!atomic_load_explicit(&h->done, memory_order_acquire)) {
         uint64_t now_us;
 

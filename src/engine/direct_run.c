@@ -100,6 +100,8 @@ static void start_over(struct engine *e, struct entry *t)
         t->task = NULL;
         end(e, t);
         t->orphan = false;
+    } else if (t->state == ENTRY_SWAP) {
+        swap_withdraw(t);
     } else {
         t->set->hits_open--;
     }
@@ -116,14 +118,21 @@ static void start_over(struct engine *e, struct entry *t)
 /*
  * The number of c is taken back because a member will not come to its next turn.  That
  * member has ended the turns before, so a turn that is under way here is either one of
- * those, and committed, or the one that nobody will finish.
+ * those, and committed, or the one that nobody will finish.  Within a host the board tells
+ * which; between hosts it does not, and `turn` is the last one that member has come to.
  */
-void direct_take_back(struct engine *e, struct pset *s, struct cached *c)
+void direct_take_back(struct engine *e, struct pset *s, struct cached *c, uint32_t turn)
 {
     struct entry *t = c->entry;
 
     if (t == NULL)
         return;
+    if (t->state == ENTRY_SWAP && (int32_t)(t->turn - turn) <= 0) {
+        t->orphan = true;
+        s->orphans++;
+        c->dying = true;
+        return;
+    }
     c->entry = NULL;
     if (t->state == ENTRY_DIRECT && (t->task == NULL || coll_is_committed(t->task))) {
         t->orphan = true;

@@ -130,6 +130,9 @@ void engine_say_goodbye(struct engine *e, int gone)
 
 static bool has_committed(const struct engine *e)
 {
+    for (int i = 0; i < TEAM_SLOTS; i++)
+        if (e->sets[i] != NULL && swap_has_open(e->sets[i]))
+            return true;
     return !list_is_empty(&e->batches) || !list_is_empty(&e->direct);
 }
 
@@ -147,6 +150,9 @@ void engine_stop(struct engine *e)
                   "Horovod has been shut down by this process while the operation was "
                   "under way");
         mesh_disarm(e->mesh);
+        for (int i = 0; healthy && i < TEAM_SLOTS; i++)
+            if (e->sets[i] != NULL && swap_pending(e->sets[i]) > 0)
+                swap_flush(e, e->sets[i]);
         if (healthy && e->topo->size > 1)
             engine_say_goodbye(e, e->topo->rank);
         engine_fail(e, ENGINE_LEFT, &why);
@@ -279,13 +285,28 @@ static bool step_new(struct engine *e, struct handle *h)
 static void hold_announcements(struct engine *e, const struct handle *h)
 {
     const struct pset *s = h->entries[0].set;
-    uint32_t waiting = s != NULL ? s->request_count + s->hit_count : 0;
+    uint32_t waiting = s != NULL ? s->request_count + s->hit_count + swap_pending(s) : 0;
 
     if (e->conf->cycle_time_ms <= 0 || !e->has_thread || waiting >= ANNOUNCEMENTS_MAX ||
         (s != NULL && s->join_held))
         engine_progress(e);
-    else if (waiting > 0 && e->flush_due_us == 0)
+    else if (swap_pending(s) > 0 && swap_is_full(s))
+        swap_flush(e, h->entries[0].set);
+    else if (waiting > 0 && e->flush_due_us == 0) {
         e->flush_due_us = clock_us() + (uint64_t)(e->conf->cycle_time_ms * 1000);
+        atomic_store_explicit(&e->held, true, memory_order_relaxed);
+    }
+}
+
+/* The caller is about to wait: no hand-over.  What h has to say goes out even if h was the
+ * last to come and is done. */
+static void drive_new(struct engine *e, struct handle *h)
+{
+    struct pset *s = h->entries[0].set;
+
+    if (s != NULL && swap_pending(s) > 0)
+        swap_flush(e, s);
+    engine_drive(e, h);
 }
 
 /* Takes h.  The holder of the baton never sleeps with it, so this does not wait for other
@@ -309,7 +330,7 @@ static enum hvd_status submit_handle(struct engine *e, struct handle *h,
     engine_begin(e, h);
     needs_us = step_new(e, h);
     if (waits)
-        engine_drive(e, h);             /* the caller is about to wait: no hand-over */
+        drive_new(e, h);
     else
         hold_announcements(e, h);
 out:
@@ -357,7 +378,9 @@ enum hvd_status engine_poll(struct engine *e, hvd_handle id, struct hvd_error *e
 
     if (h == NULL)
         return unknown_handle(id, err);
-    if (!atomic_load_explicit(&h->done, memory_order_acquire) && baton_try(e)) {
+    if (atomic_load_explicit(&h->done, memory_order_acquire)) {
+        engine_send_held(e);
+    } else if (baton_try(e)) {
         mesh_disarm(e->mesh);
         engine_progress(e);
         engine_leave(e);

@@ -36,12 +36,15 @@
 
 struct pset;
 struct handle;
+struct swap;
+struct swap_room;
 
 enum entry_state {
     ENTRY_NEW,                          /* not seen by the engine yet */
     ENTRY_ANNOUNCED,                    /* in full, waits for a response */
     ENTRY_HIT,                          /* by cache number, waits for a response */
     ENTRY_DIRECT,                       /* its task runs on the board of its number */
+    ENTRY_SWAP,                         /* it travels between the hosts, see swap.c */
     ENTRY_BATCH,                        /* part of a batch that runs */
     ENTRY_DONE,
 };
@@ -68,6 +71,9 @@ struct cached {
     struct plan plan;
     struct coll_call call;              /* ready but for buffers and turn */
     struct entry *entry;                /* in flight by this number */
+    bool swaps;                         /* small: it travels with its announcement */
+    bool dying;                         /* taken back; goes when its entry has ended */
+    struct swap_room *room;             /* see swap.c; or NULL */
 };
 
 struct entry {
@@ -93,6 +99,7 @@ struct entry {
     char *problem;                      /* owned */
     uint64_t submit_us;
     uint64_t wait_us;                   /* since when a thread sleeps for it; 0: none */
+    uint32_t turn;                      /* ENTRY_SWAP: of its number */
     int last_missing;                   /* member that had not come when it was looked at */
     struct cached *cached;
     struct coll_task *task;
@@ -122,8 +129,8 @@ struct pset {
     uint32_t epoch;
     int *ranks, count;
     int self;                           /* our position, -1: not a member */
-    bool ended;                         /* a rank has left: nothing more completes */
     bool direct;                        /* cached names need no coordinator */
+    struct swap *swap;                  /* nor small ones here; NULL: they do */
     struct coll_team *team;             /* NULL if not a member */
     struct negotiator *neg;             /* NULL if not the coordinator */
     struct hash inflight;               /* name -> entry */
@@ -199,6 +206,7 @@ struct engine {
     bool has_thread;
     atomic_bool stop;
     bool boards;                        /* a change of the boards matters while asleep */
+    atomic_bool held;                   /* announcements wait for more of them */
     uint64_t flush_due_us;              /* announcements wait for more until then; 0: none */
     uint64_t sleep_until_us;            /* of the thread, when it sleeps; 0: awake */
     double spin_us;
@@ -261,8 +269,35 @@ void direct_start(struct engine *e, struct entry *t, struct cached *c);
 bool direct_step(struct engine *e, struct entry *t);
 bool direct_step_all(struct engine *e);
 bool cached_matches(const struct cached *c, const struct entry *t);
-void direct_take_back(struct engine *e, struct pset *s, struct cached *c);
+void direct_take_back(struct engine *e, struct pset *s, struct cached *c, uint32_t turn);
 bool direct_is_open(const struct engine *e, const struct pset *s);
+
+/* swap.c, swap_end.c, swap_wait.c: small cached tensors between hosts */
+enum hvd_status swap_new(const struct engine *e, const struct pset *s,
+                         struct swap **swap_p, struct hvd_error *err);
+void swap_free(struct swap *w);
+bool swap_fits(const struct pset *s, const struct cached *c);
+void swap_start(struct engine *e, struct entry *t, struct cached *c);
+void swap_withdraw(struct entry *t);    /* its turn is left: it starts over or fails */
+void swap_forget(struct pset *s, struct cached *c);
+bool swap_has_open(const struct pset *s);
+uint32_t swap_pending(const struct pset *s);    /* items to be sent */
+bool swap_is_full(const struct pset *s);        /* enough for a message */
+void swap_flush(struct engine *e, struct pset *s);
+enum hvd_status swap_on_message(struct engine *e, struct pset *s, int member,
+                                struct wire_in *in, uint32_t count,
+                                struct hvd_error *err);
+bool swap_has_early(const struct pset *s);
+void swap_replay(struct engine *e, struct pset *s);
+bool swap_end(struct engine *e, struct pset *s);
+bool swap_is_waiting(const struct pset *s);
+bool swap_has_report(const struct pset *s);     /* for all members */
+/* missing: room for one flag per member */
+void swap_each_waiting(const struct pset *s, uint64_t since_us, bool *missing,
+                       neg_stall_fn each, void *context);
+int swap_missing_member(const struct entry *t);
+void swap_leave(struct engine *e, struct pset *s, enum hvd_status status,
+                const struct hvd_error *why);
 
 /* execute.c */
 enum hvd_status execute_batch(struct engine *e, struct pset *s, struct batch *b,
@@ -286,6 +321,8 @@ enum hvd_status pset_new(struct engine *e, int id, int slot, uint32_t epoch,
                          struct hvd_error *err);
 void pset_free(struct engine *e, struct pset *s);
 struct pset *pset_find(struct engine *e, int id);
+void entry_fail(struct engine *e, struct entry *t, enum hvd_status status,
+                const struct hvd_error *why);
 void pset_fail(struct engine *e, struct pset *s, enum hvd_status status,
                const struct hvd_error *why, bool committed_too);
 void pset_cache_clear(struct pset *s);
@@ -301,6 +338,7 @@ void baton_give(struct engine *e);
 
 bool engine_drive(struct engine *e, struct handle *h);
 void engine_leave(struct engine *e);
+void engine_send_held(struct engine *e);
 void engine_leave_submit(struct engine *e, bool needs_us);
 enum hvd_status engine_start_thread(struct engine *e, struct hvd_error *err);
 void engine_join_thread(struct engine *e);

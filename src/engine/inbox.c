@@ -92,6 +92,8 @@ static enum hvd_status to_set(struct engine *e, struct pset *s, int peer,
                          s->id);
     if (head->kind == MESSAGE_RESPONSES && member == 0)
         return on_responses(s, in, head->count, err);
+    if (head->kind == MESSAGE_SWAP)
+        return swap_on_message(e, s, member, in, head->count, err);
     if (s->neg == NULL)
         return error_set(err, HVD_PROTO, peer, "message for the coordinator");
     neg_on_ack(s->neg, member, head->acked);

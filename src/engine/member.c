@@ -49,6 +49,28 @@ static void send_out(struct engine *e, struct pset *s, struct strbuf *out, uint3
         broken(e, &err);
 }
 
+/* A JOIN takes all numbers back, so it says which turns of them this rank has come to. */
+static void add_turns(struct engine *e, struct pset *s)
+{
+    struct entry *t = s->join_entry;
+    int64_t *grown = realloc(t->splits, (t->split_count + CACHE_NUMBERS) * sizeof *grown);
+
+    struct hvd_error err;
+
+    t->splits = grown != NULL ? grown : t->splits;
+    if (grown == NULL || t->split_count < OP_KIND_COUNT) {
+        error_set(&err, HVD_NOMEM, e->topo->rank, "no memory for a join");
+        broken(e, &err);
+        return;
+    }
+    for (uint32_t i = 0; i < CACHE_NUMBERS; i++) {
+        const struct cached *c = s->by_number[i];
+
+        if (c != NULL && c->swaps && !c->dying)
+            t->splits[t->split_count++] = (int64_t)((uint64_t)i << 32 | c->turn);
+    }
+}
+
 /*
  * A rank joins only when all it has started will end without it: what is announced in full,
  * and what is committed.  Otherwise it could have to announce a tensor again after the
@@ -56,9 +78,11 @@ static void send_out(struct engine *e, struct pset *s, struct strbuf *out, uint3
  */
 static void announce_held_join(struct engine *e, struct pset *s)
 {
-    if (!s->join_held || s->hits_open > 0 || direct_is_open(e, s))
+    if (!s->join_held || s->hits_open > 0 || direct_is_open(e, s) || swap_has_open(s))
         return;
     s->join_held = false;
+    if (s->swap != NULL)
+        add_turns(e, s);
     entry_announce(e, s->join_entry, NULL);
 }
 
@@ -84,6 +108,7 @@ void cached_free(struct pset *s, struct cached *c)
     if (hash_get(&s->cache, c->name, c->name_bytes) == c)
         hash_remove(&s->cache, c->name, c->name_bytes);
     s->by_number[c->number] = NULL;
+    swap_forget(s, c);
     plan_release(&c->plan);
     free(c->name);
     free(c);
@@ -132,45 +157,59 @@ enum hvd_status member_cache_add(struct engine *e, struct pset *s, const struct 
     plan_call(&c->call, s, c->op, c->dtype, c->reduce, c->root, c->prescale, c->postscale,
               &c->plan);
     c->call.board = BATCH_BOARDS + c->number;
+    c->swaps = swap_fits(s, c);
     s->by_number[c->number] = c;
     return HVD_OK;
 }
 
 /* ---- Responses --------------------------------------------------------------------- */
 
+/* Nobody starts this number any more; c goes, at once or with its entry. */
+static void take_back(struct engine *e, struct pset *s, struct cached *c, uint32_t turn)
+{
+    direct_take_back(e, s, c, turn);
+    if (!c->dying)
+        cached_free(s, c);
+    else if (hash_get(&s->cache, c->name, c->name_bytes) == c)
+        hash_remove(&s->cache, c->name, c->name_bytes);
+}
+
 static enum hvd_status do_revoke(struct engine *e, struct pset *s, struct wire_in *in,
                                  struct hvd_error *err)
 {
-    uint32_t number = get_u32(in), seq = get_u32(in);
-    int promising = (int)get_u32(in);
+    struct wire_revoke r;
     struct cached *c;
 
-    if (in->failed || number >= CACHE_NUMBERS || promising < 0 || promising >= s->count)
-        return error_set(err, HVD_PROTO, -1, "revocation not understood");
-    c = s->by_number[number];
-    if (c == NULL || c->seq != seq)
+    TRY(get_revoke(in, &r, err));
+    c = r.number < CACHE_NUMBERS ? s->by_number[r.number] : NULL;
+    if (c == NULL || c->seq != r.seq || r.promising >= s->count)
         return error_set(err, HVD_PROTO, -1, "revocation of an unknown number");
-    direct_take_back(e, s, c);
-    cached_free(s, c);
+    take_back(e, s, c, r.turn);
     return HVD_OK;
 }
 
 static enum hvd_status do_joined(struct engine *e, struct pset *s, struct wire_in *in,
                                  struct hvd_error *err)
 {
-    int member = (int)get_u32(in);
+    struct wire_joined j;
+    uint32_t *turns;
 
-    if (in->failed || member < 0 || member >= s->count)
-        return error_set(err, HVD_PROTO, -1, "join not understood");
-    s->joined_count++;
-    for (int i = 0; i < CACHE_NUMBERS; i++) {
-        struct cached *c = s->by_number[i];
+    TRY(get_joined(in, &j, err));
+    turns = j.member < s->count ? calloc(CACHE_NUMBERS, sizeof *turns) : NULL;
+    if (turns == NULL)
+        return error_set(err, j.member < s->count ? HVD_NOMEM : HVD_PROTO, -1,
+                         "member %d joins", j.member);
+    for (uint32_t i = 0; i < j.turn_count; i++) {
+        uint64_t turn = (uint64_t)get_split(j.turns, i);
 
-        if (c == NULL)
-            continue;
-        direct_take_back(e, s, c);
-        cached_free(s, c);
+        if (turn >> 32 < CACHE_NUMBERS)
+            turns[turn >> 32] = (uint32_t)turn;
     }
+    s->joined_count++;
+    for (int i = 0; i < CACHE_NUMBERS; i++)
+        if (s->by_number[i] != NULL && !s->by_number[i]->dying)
+            take_back(e, s, s->by_number[i], turns[i]);
+    free(turns);
     return HVD_OK;
 }
 
@@ -283,7 +322,7 @@ static enum hvd_status do_set_removed(struct engine *e, struct pset *s,
 
     if (removed == NULL)
         return error_set(err, HVD_PROTO, -1, "removal not understood");
-    if (has_tasks(e, removed))
+    if (has_tasks(e, removed) || (removed->self >= 0 && !swap_end(e, removed)))
         return HVD_AGAIN;
     error_set(&why, HVD_REMOVED, -1, "process set %d was removed", id);
     pset_fail(e, removed, HVD_REMOVED, &why, true);
@@ -479,6 +518,8 @@ void member_process(struct engine *e, struct pset *s)
             return;
         }
         s->seq++;
+        if (swap_has_early(s))
+            swap_replay(e, s);
         m->at = (size_t)(in.at - m->bytes);
         if (--m->left == 0) {
             list_remove(&m->node);

@@ -305,6 +305,20 @@ static void finish_join(struct negotiator *n)
 
 static void check_ready(struct negotiator *n, struct neg_tensor *t, uint64_t now_us);
 
+/* Behind the counters a JOIN has the last turns of its member. */
+static void put_joined_member(struct negotiator *n, int member,
+                              const struct wire_request *r)
+{
+    struct wire_joined j = {.member = member};
+
+    if (r->split_count > OP_KIND_COUNT) {
+        j.turn_count = r->split_count - OP_KIND_COUNT;
+        j.turns = r->splits + 8 * (size_t)OP_KIND_COUNT;
+    }
+    neg_begin_response(n, RESPONSE_JOINED);
+    put_joined(&n->out, &j);
+}
+
 /* A JOIN carries the counters of unnamed operations, so that all go on from the same. */
 static void on_join(struct negotiator *n, int member, const struct wire_request *r,
                     uint64_t now_us)
@@ -321,8 +335,7 @@ static void on_join(struct negotiator *n, int member, const struct wire_request 
     n->joined_count++;
     n->last_joined = member;
     drop_tombs_of(n, member);
-    neg_begin_response(n, RESPONSE_JOINED);
-    put_u32(&n->out, (uint32_t)member);
+    put_joined_member(n, member, r);
     neg_cache_clear(n);
     list_each_safe(node, &n->pending)
         check_ready(n, list_entry(node, struct neg_tensor, order), now_us);
@@ -363,7 +376,7 @@ static void revoke_if_current(struct negotiator *n, int member,
         return;
     c = &n->cached[r->revoked - 1];
     if (c->live && c->seq == r->revoked_seq)
-        neg_cache_revoke(n, c, member);
+        neg_cache_revoke(n, c, member, r->revoked_turn);
 }
 
 /* A name that is announced in full by one member cannot stay cached for the others. */
@@ -372,7 +385,7 @@ static void revoke_by_name(struct negotiator *n, int member, const struct wire_r
     struct neg_cached *c = hash_get(&n->cached_names, r->name, r->name_bytes);
 
     if (c != NULL)
-        neg_cache_revoke(n, c, member);
+        neg_cache_revoke(n, c, member, r->revoked_turn);
 }
 
 /* What a decoder cannot know: the size of the set. */

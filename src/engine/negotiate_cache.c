@@ -77,12 +77,14 @@ static void retire(struct negotiator *n, struct neg_cached *c)
     forget(n, c);
 }
 
-void neg_cache_revoke(struct negotiator *n, struct neg_cached *c, int promising)
+void neg_cache_revoke(struct negotiator *n, struct neg_cached *c, int promising,
+                      uint32_t turn)
 {
+    struct wire_revoke r = {.number = neg_cache_number(n, c), .seq = c->seq,
+                            .promising = promising, .turn = turn};
+
     neg_begin_response(n, RESPONSE_REVOKE);
-    put_u32(&n->out, neg_cache_number(n, c));
-    put_u32(&n->out, c->seq);
-    put_u32(&n->out, (uint32_t)promising);
+    put_revoke(&n->out, &r);
     n->counters.revokes++;
     retire(n, c);
 }
@@ -128,7 +130,7 @@ static bool evict_one(struct negotiator *n)
         n->counters.evictions++;
         if (n->opt.on_promise != NULL)
             n->opt.on_promise(n->opt.context, neg_cache_number(n, c));
-        neg_cache_revoke(n, c, 0);
+        neg_cache_revoke(n, c, 0, c->turn);
         return true;
     }
     return false;

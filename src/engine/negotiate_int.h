@@ -95,7 +95,9 @@ void neg_cache_release(struct negotiator *n);
  * set, and in_use cleared, by whoever writes the response that gives it. */
 int neg_cache_assign(struct negotiator *n, struct neg_tensor *t, uint64_t count,
                      uint64_t bytes);
-void neg_cache_revoke(struct negotiator *n, struct neg_cached *c, int promising);
+/* `turn`: the last one that the promising member has come to. */
+void neg_cache_revoke(struct negotiator *n, struct neg_cached *c, int promising,
+                      uint32_t turn);
 /* Forgets all without a response (JOINED says it). */
 void neg_cache_clear(struct negotiator *n);
 uint32_t neg_cache_number(const struct negotiator *n, const struct neg_cached *c);

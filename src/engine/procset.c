@@ -41,6 +41,8 @@ static enum hvd_status join_set(struct engine *e, struct pset *s, struct hvd_err
 
     TRY(coll_team_new(e->mesh, s->ranks, s->count, s->slot, s->epoch, &s->team, err));
     s->direct = coll_team_is_local(s->team);
+    if (!s->direct)
+        TRY(swap_new(e, s, &s->swap, err));
     s->by_number = calloc(CACHE_NUMBERS, sizeof *s->by_number);
     if (s->self == 0)
         s->neg = neg_new(&opt);
@@ -105,6 +107,7 @@ void pset_free(struct engine *e, struct pset *s)
         free(list_entry(node, struct inbound, node));
     if (s->team != NULL)
         coll_team_free(s->team);
+    swap_free(s->swap);
     neg_free(s->neg);
     hash_release(&s->inflight);
     hash_release(&s->cache);
@@ -120,14 +123,16 @@ struct pset *pset_find(struct engine *e, int id)
     return id >= 0 && id < TEAM_SLOTS ? e->sets[id] : NULL;
 }
 
-static void fail_entry(struct engine *e, struct entry *t, enum hvd_status status,
-                       const struct hvd_error *why)
+void entry_fail(struct engine *e, struct entry *t, enum hvd_status status,
+                const struct hvd_error *why)
 {
     if (t->task != NULL)
         coll_cancel(t->task);
     t->task = NULL;
     if (t->state == ENTRY_DIRECT)
         list_remove(&t->node);
+    if (t->state == ENTRY_SWAP)
+        swap_withdraw(t);
     if (t->cached != NULL)
         t->cached->entry = NULL;
     t->cached = NULL;
@@ -139,7 +144,8 @@ static void fail_entry(struct engine *e, struct entry *t, enum hvd_status status
     entry_complete(e, t, status, why);
 }
 
-/* Fails what is in flight; without `committed_too` only what has changed nothing yet. */
+/* Fails what is in flight; without `committed_too` only what has changed nothing yet, as far
+ * as this rank can know (swap_leave knows of swaps). */
 void pset_fail(struct engine *e, struct pset *s, enum hvd_status status,
                const struct hvd_error *why, bool committed_too)
 {
@@ -148,10 +154,11 @@ void pset_fail(struct engine *e, struct pset *s, enum hvd_status status,
     for (size_t i = 0; i < s->inflight.capacity; i++) {
         struct entry *t = s->inflight.slots[i].value;
 
-        if (t == NULL || (!committed_too && t->state == ENTRY_BATCH) ||
+        if (t == NULL ||
+            (!committed_too && (t->state == ENTRY_BATCH || t->state == ENTRY_SWAP)) ||
             (!committed_too && t->task != NULL && coll_is_committed(t->task)))
             continue;
-        fail_entry(e, t, status, why);
+        entry_fail(e, t, status, why);
     }
     s->request_count = s->hit_count = 0;
 }

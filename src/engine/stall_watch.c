@@ -4,8 +4,8 @@
  * waits there is no timer.
  *
  * Who sees what: a rank sees its own cached operations within the host (the boards tell who
- * has come); the coordinator of a set sees the negotiated ones and sends its report to all
- * members.  A question (ASK) is answered by the engine of the asked rank, whatever its own
+ * has come); the coordinator of a set sees the negotiated ones, a leader small ones between
+ * hosts (swap.c), and both send their report to all members.  A question (ASK) is answered by the engine of the asked rank, whatever its own
  * threads do.
  */
 #include "engine/engine_int.h"
@@ -165,12 +165,14 @@ static void collect(struct waits *w, uint64_t now_us)
         return;
     list_each(node, &e->direct)
         add_direct(w, list_entry(node, struct entry, node), missing);
-    free(missing);
     for (int i = 0; i < TEAM_SLOTS; i++) {
         w->set = e->sets[i];
         if (w->set != NULL && w->set->neg != NULL)
             neg_each_stalled(w->set->neg, now_us, add_negotiated, w);
+        if (w->set != NULL)
+            swap_each_waiting(w->set, now_us, missing, add_negotiated, w);
     }
+    free(missing);
 }
 
 /* ---- Questions and answers ------------------------------------------------------------- */
@@ -312,7 +314,7 @@ static void describe(struct engine *e, const struct waits *w, bool shuts_down,
                     (double)e->stall->times.shutdown_us / 1e6);
 }
 
-/* The members of a set see only what its coordinator tells them. */
+/* The members of a set see only what its coordinator, or a leader, tells them. */
 static void tell_members(struct engine *e, struct pset *s, bool shuts_down,
                          uint64_t now_us)
 {
@@ -323,13 +325,17 @@ static void tell_members(struct engine *e, struct pset *s, bool shuts_down,
     waits_init(&w, e);
     w.set = s;
     strbuf_init(&out);
-    neg_each_stalled(s->neg, now_us, add_negotiated, &w);
+    if (s->neg != NULL)
+        neg_each_stalled(s->neg, now_us, add_negotiated, &w);
+    if (missing != NULL && swap_has_report(s))
+        swap_each_waiting(s, now_us, missing, add_negotiated, &w);
     if (missing != NULL && stall_missing(w.list, w.count, e->topo->size,
                                          e->stall->times.warn_us, now_us, missing)) {
         describe(e, &w, shuts_down, now_us, &out);
-        for (int m = 1; m < s->count && !out.failed; m++)
-            post_text(e, s->ranks[m], MESSAGE_STALL, shuts_down ? LOG_ERROR : LOG_WARN,
-                      out.text);
+        for (int m = 0; m < s->count && !out.failed; m++)
+            if (m != s->self)
+                post_text(e, s->ranks[m], MESSAGE_STALL,
+                          shuts_down ? LOG_ERROR : LOG_WARN, out.text);
     }
     strbuf_release(&out);
     waits_release(&w);
@@ -346,7 +352,7 @@ static void report(struct engine *e, const struct waits *w, bool shuts_down,
     print(shuts_down ? LOG_ERROR : LOG_WARN, out.text);
     strbuf_release(&out);
     for (int i = 0; i < TEAM_SLOTS; i++)
-        if (e->sets[i] != NULL && e->sets[i]->neg != NULL)
+        if (e->sets[i] != NULL && (e->sets[i]->neg != NULL || swap_has_report(e->sets[i])))
             tell_members(e, e->sets[i], shuts_down, now_us);
     e->stall->reports++;
     recorder_add(e->recorder, RECORDER_NOTE, -1, 0, 0, HVD_STALLED, "stall report");
@@ -390,8 +396,9 @@ static bool somebody_waits(const struct engine *e)
     if (e->open_entries > 0)
         return true;
     for (int i = 0; i < TEAM_SLOTS; i++)
-        if (e->sets[i] != NULL && e->sets[i]->neg != NULL &&
-            neg_is_waiting(e->sets[i]->neg))
+        if (e->sets[i] != NULL &&
+            ((e->sets[i]->neg != NULL && neg_is_waiting(e->sets[i]->neg)) ||
+             swap_has_report(e->sets[i])))
             return true;
     return false;
 }

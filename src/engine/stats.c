@@ -19,10 +19,19 @@ static const char *const names[] = {"allreduce", "allgather", "broadcast", "allt
 
 static int missing_member(const struct entry *t)
 {
+    if (t->state == ENTRY_SWAP)
+        return swap_missing_member(t);
     for (int m = t->set->count - 1; m >= 0; m--)
         if (m != t->set->self && !coll_has_come(t->task, m))
             return m;
     return -1;
+}
+
+static bool can_be_missed(const struct entry *t)
+{
+    if (t->state == ENTRY_SWAP)
+        return true;
+    return t->state == ENTRY_DIRECT && t->task != NULL && !coll_is_committed(t->task);
 }
 
 /* A thread is about to sleep for h.  Owner of the baton. */
@@ -34,8 +43,7 @@ void stats_note_wait(struct engine *e, struct handle *h)
     for (int i = 0; i < h->count; i++) {
         struct entry *t = &h->entries[i];
 
-        if (t->state != ENTRY_DIRECT || t->task == NULL || t->wait_us > 0 ||
-            coll_is_committed(t->task))
+        if (t->wait_us > 0 || !can_be_missed(t))
             continue;
         t->wait_us = now_us;
         t->last_missing = missing_member(t);

@@ -180,6 +180,7 @@ void entry_announce(struct engine *e, struct entry *t, struct cached *revoked)
         .group_count = t->group_count, .group_key = t->group_key,
         .revoked = revoked != NULL ? revoked->number + 1 : 0,
         .revoked_seq = revoked != NULL ? revoked->seq : 0,
+        .revoked_turn = revoked != NULL ? revoked->turn : 0,
         .name = t->name, .name_bytes = t->name_bytes,
         .problem = t->problem,
         .problem_bytes = (uint16_t)(t->problem != NULL ? strlen(t->problem) : 0),
@@ -227,6 +228,12 @@ static void announce_hit(struct engine *e, struct entry *t, struct cached *c)
     e->cache_hits++;
 }
 
+/* A rank that has announced its JOIN starts no cached number any more. */
+static bool has_promised(const struct pset *s)
+{
+    return s->joined_count > 0 || (s->join_entry != NULL && !s->join_held);
+}
+
 /* The entry enters the engine: owner of the baton only. */
 void entry_begin(struct engine *e, struct entry *t)
 {
@@ -252,9 +259,11 @@ void entry_begin(struct engine *e, struct entry *t)
         put_counters(t);
         return;
     }
-    if (c != NULL && s->joined_count == 0 && t->problem == NULL && cached_matches(c, t)) {
+    if (c != NULL && !has_promised(s) && t->problem == NULL && cached_matches(c, t)) {
         if (s->direct)
             direct_start(e, t, c);
+        else if (c->swaps)
+            swap_start(e, t, c);
         else
             announce_hit(e, t, c);
         return;

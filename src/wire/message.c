@@ -5,8 +5,9 @@
  * head      0 u8 kind | 1 u32 set | 5 u32 epoch | 9 u32 acked | 13 u32 count
  * request   u8 op | u8 dtype | u8 reduce | u8 device | u8 ndim | i32 root
  *           | ndim x i64 | f64 prescale | f64 postscale | u16 group count | u32 group key
- *           | u32 revoked | u32 revoked seq | u16 n | n bytes of name
+ *           | u32 revoked | u32 revoked seq | u32 revoked turn | u16 n | n bytes of name
  *           | u16 n | n bytes of problem | u32 n | n x i64 splits
+ * SWAP      u32 cache number | u32 seq | u32 turn | u32 n | n bytes of data
  * STALL, WHERE  u8 level | u16 n | n bytes of text
  * response  u8 kind, then
  *   EXECUTE      u8 op | u8 dtype | u8 reduce | i32 root | f64 | f64 | u32 n | n tensors
@@ -14,8 +15,8 @@
  *                | u32 n | n x i64 sizes
  *   CACHED       u32 n | n x u32 cache numbers
  *   ERROR        u8 status | i32 rank | u16 n | name | u16 n | text | u32 n | n x u32
- *   REVOKE       u32 cache number | u32 seq | i32 promising member
- *   JOINED       u32 member
+ *   REVOKE       u32 cache number | u32 seq | i32 promising member | u32 its last turn
+ *   JOINED       u32 member | u32 n | n x (u32 turn | u32 cache number)
  *   JOIN_DONE    i32 last rank | u32 n | n x i64 counters
  *   SET_ADDED    u32 id | u32 slot | u32 epoch | u16 n | name | u32 n | n x u32 ranks
  *   SET_REMOVED  u32 id | u16 n | name
@@ -99,6 +100,7 @@ void put_request(struct strbuf *out, const struct wire_request *r)
     put_u32(out, r->group_key);
     put_u32(out, r->revoked);
     put_u32(out, r->revoked_seq);
+    put_u32(out, r->revoked_turn);
     put_string(out, r->name, r->name_bytes);
     put_string(out, r->problem, r->problem_bytes);
     put_list(out, r->splits, r->split_count, 8);
@@ -134,12 +136,68 @@ enum hvd_status get_request(struct wire_in *in, struct wire_request *r,
     r->group_key = get_u32(in);
     r->revoked = get_u32(in);
     r->revoked_seq = get_u32(in);
+    r->revoked_turn = get_u32(in);
     r->name = get_string(in, &r->name_bytes, NAME_LIMIT);
     r->problem = get_string(in, &r->problem_bytes, PROBLEM_LIMIT);
     r->splits = get_list(in, &r->split_count, 8);
     if (in->failed || r->op >= OP_KIND_COUNT || r->dtype >= HVD_DTYPE_COUNT ||
         r->reduce > HVD_PRODUCT || r->name_bytes == 0 || !has_sane_shape(r))
         return error_set(err, HVD_PROTO, -1, "request: not understood");
+    return HVD_OK;
+}
+
+void put_swap(struct strbuf *out, const struct wire_swap *w)
+{
+    put_u32(out, w->number);
+    put_u32(out, w->seq);
+    put_u32(out, w->turn);
+    put_list(out, w->data, w->bytes, 1);
+}
+
+enum hvd_status get_swap(struct wire_in *in, struct wire_swap *w, struct hvd_error *err)
+{
+    w->number = get_u32(in);
+    w->seq = get_u32(in);
+    w->turn = get_u32(in);
+    w->data = get_list(in, &w->bytes, 1);
+    if (in->failed)
+        return error_set(err, HVD_PROTO, -1, "swap: not understood");
+    return HVD_OK;
+}
+
+void put_revoke(struct strbuf *out, const struct wire_revoke *r)
+{
+    put_u32(out, r->number);
+    put_u32(out, r->seq);
+    put_u32(out, (uint32_t)r->promising);
+    put_u32(out, r->turn);
+}
+
+enum hvd_status get_revoke(struct wire_in *in, struct wire_revoke *r,
+                           struct hvd_error *err)
+{
+    r->number = get_u32(in);
+    r->seq = get_u32(in);
+    r->promising = (int32_t)get_u32(in);
+    r->turn = get_u32(in);
+    if (in->failed || r->promising < 0)
+        return error_set(err, HVD_PROTO, -1, "revocation: not understood");
+    return HVD_OK;
+}
+
+void put_joined(struct strbuf *out, const struct wire_joined *j)
+{
+    put_u32(out, (uint32_t)j->member);
+    put_list(out, j->turns, j->turn_count, 8);
+}
+
+enum hvd_status get_joined(struct wire_in *in, struct wire_joined *j,
+                           struct hvd_error *err)
+{
+    j->member = (int32_t)get_u32(in);
+    j->turns = get_list(in, &j->turn_count, 8);
+    if (in->failed || j->member < 0)
+        return error_set(err, HVD_PROTO, -1, "join: not understood");
     return HVD_OK;
 }
 

@@ -22,6 +22,8 @@ enum message_kind {
     MESSAGE_STALL,                      /* coordinator -> member: a report to print */
     MESSAGE_ASK,                        /* anybody: where are you? */
     MESSAGE_WHERE,                      /* the answer */
+    MESSAGE_SWAP,                       /* cached tensors with their announcement; no items:
+                                         * the last message of this kind of the sender */
     MESSAGE_KIND_COUNT
 };
 
@@ -52,6 +54,7 @@ struct wire_request {
     uint32_t group_key;                 /* equal for the tensors of one group */
     uint32_t revoked;                   /* cache number + 1 this request takes back, or 0 */
     uint32_t revoked_seq;               /* the response that gave that number */
+    uint32_t revoked_turn;              /* last turn of it that the sender has ended */
     uint16_t name_bytes, problem_bytes;
     uint32_t split_count;
     const char *name;                   /* not terminated */
@@ -68,6 +71,39 @@ static inline int64_t get_split(const uint8_t *splits, uint32_t i)
 
     return (int64_t)get_u64(&in);
 }
+
+/* SWAP: one tensor of one turn of a cached number: what a rank brings, what a host has
+ * summed up, or the result; which of them follows from who sends it to whom. */
+struct wire_swap {
+    uint32_t number, seq, turn;         /* seq: of the response that gave the number */
+    uint32_t bytes;
+    const uint8_t *data;
+};
+
+void put_swap(struct strbuf *out, const struct wire_swap *w);
+enum hvd_status get_swap(struct wire_in *in, struct wire_swap *w, struct hvd_error *err);
+
+/* REVOKE: a cache number is taken back. */
+struct wire_revoke {
+    uint32_t number, seq;               /* seq: of the response that gave it */
+    int32_t promising;                  /* the member that does not come any more */
+    uint32_t turn;                      /* the last turn it has come to */
+};
+
+void put_revoke(struct strbuf *out, const struct wire_revoke *r);
+enum hvd_status get_revoke(struct wire_in *in, struct wire_revoke *r,
+                           struct hvd_error *err);
+
+/* JOINED: takes all cache numbers back. */
+struct wire_joined {
+    int32_t member;
+    uint32_t turn_count;                /* the last turns the member has come to, if any */
+    const uint8_t *turns;               /* number in the high half, turn in the low one */
+};
+
+void put_joined(struct strbuf *out, const struct wire_joined *j);
+enum hvd_status get_joined(struct wire_in *in, struct wire_joined *j,
+                           struct hvd_error *err);
 
 enum response_kind {
     RESPONSE_EXECUTE = 1,               /* run these tensors as one batch */

@@ -57,6 +57,8 @@ static void check_answers(struct negotiator *n)
     struct strbuf out;
     struct hvd_error err;
     struct wire_failure f;
+    struct wire_revoke r;
+    struct wire_joined j;
     struct wire_in in;
     uint32_t count = 0;
 
@@ -70,6 +72,10 @@ static void check_answers(struct negotiator *n)
             check_batch(&in);
         else if (kind == RESPONSE_ERROR)
             BUG_ON(get_failure(&in, &f, &err) != HVD_OK);
+        else if (kind == RESPONSE_REVOKE)
+            BUG_ON(get_revoke(&in, &r, &err) != HVD_OK);
+        else if (kind == RESPONSE_JOINED)
+            BUG_ON(get_joined(&in, &j, &err) != HVD_OK);
         else
             break;
     }

@@ -1,5 +1,5 @@
-/* fuzz_responses.c: what a coordinator says to a member: responses and texts.  Nothing
- * that was decoded points beyond the message. */
+/* fuzz_responses.c: what a coordinator or another member says to a member: responses, texts,
+ * cached tensors.  Nothing that was decoded points beyond the message. */
 #include "wire/message.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -55,6 +55,31 @@ static bool text(struct wire_in *in, const uint8_t *start)
     return true;
 }
 
+static bool swap(struct wire_in *in, const uint8_t *start)
+{
+    struct hvd_error err;
+    struct wire_swap w;
+
+    if (get_swap(in, &w, &err) != HVD_OK)
+        return false;
+    check_inside(in, start, w.data, w.bytes);
+    return true;
+}
+
+static bool revocation(struct wire_in *in, const uint8_t *start, bool joins)
+{
+    struct hvd_error err;
+    struct wire_revoke r;
+    struct wire_joined j;
+
+    if (!joins)
+        return get_revoke(in, &r, &err) == HVD_OK;
+    if (get_joined(in, &j, &err) != HVD_OK)
+        return false;
+    check_inside(in, start, j.turns, 8 * (size_t)j.turn_count);
+    return true;
+}
+
 static bool response(struct wire_in *in, const uint8_t *start)
 {
     uint32_t n;
@@ -69,6 +94,10 @@ static bool response(struct wire_in *in, const uint8_t *start)
         for (uint32_t i = 0; i < n && !in->failed; i++)
             get_u32(in);
         return !in->failed;
+    case RESPONSE_REVOKE:
+        return revocation(in, start, false);
+    case RESPONSE_JOINED:
+        return revocation(in, start, true);
     case RESPONSE_TUNE:
         get_f64(in);
         get_u64(in);
@@ -88,6 +117,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     BUG_ON(head.kind < MESSAGE_REQUESTS || head.kind >= MESSAGE_KIND_COUNT);
     if (head.kind == MESSAGE_STALL || head.kind == MESSAGE_WHERE)
         text(&in, data);
+    for (uint32_t i = 0; head.kind == MESSAGE_SWAP && i < head.count; i++)
+        if (!swap(&in, data))
+            break;
     for (uint32_t i = 0; head.kind == MESSAGE_RESPONSES && i < head.count; i++)
         if (!response(&in, data))
             break;

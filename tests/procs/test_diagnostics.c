@@ -328,6 +328,28 @@ static void wait_too_long(int rank, int size, void *context)
     hvd_shutdown();
 }
 
+/* Ranks 2 and 3 share a host: only its leader can know which of them is late. */
+static void wait_in_group(int rank, int size, void *context)
+{
+    (void)context;
+    keep_stderr(rank);
+    setenv("HOROVOD_STALL_CHECK_TIME_SECONDS", "0.5", 1);
+    job_init();
+    for (int i = 0; i < 3; i++)
+        job_sum("y", 1);
+    if (rank == 3)
+        await(file("err", 0), "\nMissing ranks:\n3: [y]\nRank 3 on ");
+    CHECK_EQ(job_sum("y", 1), size);
+    await(file("err", rank), "Missing ranks:\n3: [y]");
+    job_sum("end", 0);
+    hvd_shutdown();
+}
+
+TEST(stall_of_a_small_cached_operation_between_hosts)
+{
+    job_run(&(struct job_options){.size = 4, .hosts = 2}, wait_in_group, NULL);
+}
+
 TEST(stall_shuts_the_job_down)
 {
     job_run(&(struct job_options){.size = 2}, wait_too_long, NULL);

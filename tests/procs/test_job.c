@@ -153,4 +153,85 @@ TEST(a_job_outlives_its_server)
     job_end(&job);
     for (int i = 0; i < 4; i++)
         close(go[i]);
+
+/* ---- The same bits on every way ------------------------------------------------------- */
+
+static void run(const char *name, enum hvd_dtype dtype, enum hvd_reduce reduce, int count,
+                const void *in, void *out)
+{
+    struct hvd_error err;
+    struct hvd_request req = {.size = sizeof req, .op = HVD_ALLREDUCE, .dtype = dtype,
+                              .reduce = reduce, .device = -1, .name = name, .ndim = 1,
+                              .shape = {count}, .prescale = 0.3, .postscale = 1.7,
+                              .input = in, .output = out};
+
+    CHECK_OK(hvd_run(&req, &err), err);
+}
+
+/* Numbers of very different size, so that every order of adding shows; no NaN. */
+static void fill(uint16_t *x, int n, int rank, int kind)
+{
+    uint64_t random = (uint64_t)rank * 7919 + (uint64_t)kind + 1;
+
+    for (int i = 0; i < n; i++) {
+        random = random * 6364136223846793005u + 1442695040888963407u;
+        x[i] = (uint16_t)(random >> 40 & 0xbbff);
+    }
+}
+
+/* The first time a name is negotiated, then it is cached: three ways between hosts. */
+static void compare_ways(int rank, int size, void *context)
+{
+    static const struct { enum hvd_dtype dtype; int bytes; } types[] = {
+        {HVD_F16, 2}, {HVD_BF16, 2}, {HVD_F32, 4}, {HVD_F64, 8}};
+    static const enum hvd_reduce ops[] = {HVD_SUM, HVD_AVERAGE, HVD_MAX};
+    enum { UNITS = 256 };               /* of two bytes: small enough to travel at once */
+    static uint16_t in[UNITS], first[UNITS], again[UNITS];
+
+    (void)size;
+    (void)context;
+    job_init();
+    for (int i = 0; i < 4 * 3; i++) {
+        int count = UNITS * 2 / types[i / 3].bytes;
+        char name[16];
+
+        snprintf(name, sizeof name, "way%d", i);
+        fill(in, UNITS, rank, i);
+        run(name, types[i / 3].dtype, ops[i % 3], count, in, first);
+        for (int k = 0; k < 4; k++) {
+            run(name, types[i / 3].dtype, ops[i % 3], count, in, again);
+            CHECK(memcmp(first, again, sizeof first) == 0);
+        }
+        memcpy(again, in, sizeof in);
+        run(name, types[i / 3].dtype, ops[i % 3], count, again, again);
+        CHECK(memcmp(first, again, sizeof first) == 0);
+    }
+    hvd_shutdown();
+}
+
+TEST(cached_results_have_the_same_bits, .limit_s = 60)
+{
+    job_run(&(struct job_options){.size = 2, .hosts = 2}, compare_ways, NULL);
+    job_run(&(struct job_options){.size = 3, .hosts = 3}, compare_ways, NULL);
+    job_run(&(struct job_options){.size = 4, .hosts = 2}, compare_ways, NULL);
+    job_run(&(struct job_options){.size = 5, .hosts = 3}, compare_ways, NULL);
+}
+
+/* Whoever is done leaves at once: what it has brought must have gone out before. */
+static void sum_and_leave(int rank, int size, void *context)
+{
+    (void)rank;
+    (void)context;
+    for (int round = 0; round < 5; round++) {
+        job_init();
+        for (int i = 0; i < 200; i++)
+            CHECK_EQ(job_sum("x", 1), size);
+        hvd_shutdown();
+    }
+}
+
+TEST(the_last_operation_completes_on_all, .limit_s = 60)
+{
+    job_run(&(struct job_options){.size = 2, .hosts = 2, .limit_s = 30}, sum_and_leave, NULL);
+    job_run(&(struct job_options){.size = 4, .hosts = 2, .limit_s = 30}, sum_and_leave, NULL);
 }

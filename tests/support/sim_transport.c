@@ -284,11 +284,12 @@ struct sim *sim_new(const struct sim_options *opt)
     CHECK(s->confs != NULL && s->meshes != NULL && s->pipes != NULL);
     for (int i = 0; i < opt->size; i++) {
         struct table_entry *e = &table.entries[i];
+        int host = opt->host_of != NULL ? opt->host_of[i] : i % hosts;
 
         *e = (struct table_entry){.rank = i, .size = opt->size, .local_rank = -1,
                                   .local_size = -1, .cross_rank = -1, .cross_size = -1};
-        e->machine[0] = (uint8_t)(i % hosts);
-        snprintf(e->host, sizeof e->host, "sim-%d", i % hosts);
+        e->machine[0] = (uint8_t)host;
+        snprintf(e->host, sizeof e->host, "sim-%d", host);
         for (int k = 0; k < opt->size; k++) {
             struct pipe_end *p = pipe_of(s, i, k);
 

@@ -3,7 +3,7 @@
  * bytes come late and in odd pieces, pairs overtake each other, a pair can be cut.  All of
  * it follows from the seed when one thread drives all ranks.
  *
- * Ranks of one host (host = rank % hosts) share a real host region and arena, so boards,
+ * Ranks of one host (host_of, or rank % hosts) share a real host region and arena, so boards,
  * mesh_notify, mesh_find and mesh_address work as in a job.
  */
 #ifndef TESTS_SIM_TRANSPORT_H
@@ -15,6 +15,7 @@ struct sim;
 
 struct sim_options {
     int size, hosts;                    /* hosts 0: one */
+    const int *host_of;                 /* by rank, below hosts, none empty; NULL: dealt out */
     uint64_t seed;
     int delay;                          /* polls until written bytes can be read, at most */
     bool one_byte;                      /* every read and write moves one byte */

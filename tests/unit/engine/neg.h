@@ -132,9 +132,11 @@ static inline void read_answer(struct wire_in *in, struct answer *a)
         a->number = get_u32(in);
         a->seq = get_u32(in);
         a->member = (int)get_u32(in);
+        get_u32(in);                    /* turn */
         break;
     case RESPONSE_JOINED:
         a->member = (int)get_u32(in);
+        get_bytes(in, 8 * (size_t)get_u32(in));
         break;
     case RESPONSE_JOIN_DONE:
         a->member = (int)get_u32(in);

@@ -4,12 +4,14 @@
  * A seed gives a job (ranks, hosts, delays, cache capacity, fusion) and a program that all
  * ranks run in the same order but at their own pace: operations with names that repeat and
  * change shape, on the global set and on others, disagreements, ranks that cannot take part,
- * epochs in which ranks join early, sets that come and go, and in some seeds a crash.
+ * epochs in which ranks join early, sets that come and go, and in some seeds a crash or a
+ * rank that leaves.  Hosts have any number of ranks, and in some seeds no common memory.
  *
- * Safety, at every completion: the right values, or the right error on the right ranks.
+ * Safety, at every completion: the right values, or the right error on the right ranks; when
+ * a rank leaves, an operation completes on all others that have submitted it, or on none.
  * Liveness: once nothing more is disturbed, every operation ends within a bound of turns.
  *
- *   HVD_SEEDS=n        how many seeds (default 2000, split over the tests)
+ *   HVD_SEEDS=n        how many seeds (default 2600, split over the tests)
  *   HVD_SEED=s         only this one, with a line per event
  */
 #include "base/clock.h"
@@ -55,6 +57,8 @@ struct rank {
     int open;
     bool barred;                        /* waits for a collective change (ADD, REMOVE, JOIN) */
     bool dead;
+    bool closed;                        /* its mesh has gone, too */
+    int turns_left;                     /* until then, after it has left */
     int set_ids[8];
 };
 
@@ -68,6 +72,9 @@ struct world {
     int set_count;
     int crash_step, victim;             /* -1: none */
     bool crashed;
+    int leave_turn, leaver;             /* -1: nobody leaves */
+    bool left;                          /* somebody has */
+    struct { int done, failed; } outcome[STEPS_MAX];    /* by step, on those who stay */
     int join_last;
     bool verbose;
 };
@@ -123,7 +130,11 @@ static void add_plain(struct world *w, int set)
 
     s->set = set;
     s->odd = member_of_set(w, set);
-    if (s->kind == SUM && below(w, 2))
+    if (w->leaver >= 0 && below(w, 3) > 0) {
+        s->kind = SUM;                  /* while cached operations are under way */
+        s->name[1] = (char)('0' + below(w, 3));
+    }
+    if (s->kind == SUM && below(w, w->leaver >= 0 ? 8 : 2))
         s->count = 8;                   /* the same shape often: cached */
     if ((s->kind == WRONG_SHAPE || s->kind == WRONG_TYPE) &&
         __builtin_popcount((unsigned)w->set_members[set]) < 2)
@@ -170,7 +181,8 @@ static void make_program(struct world *w)
             set_live = false;
             break;                      /* one membership per program */
         }
-        if (choice == 1)
+        /* A rank that leaves must be idle, and after a join batches may still run. */
+        if (choice == 1 && w->leaver < 0)
             add_join_epoch(w);
         else
             add_plain(w, 0);
@@ -324,7 +336,7 @@ static void try_submit(struct world *w, int rank)
                  ? submit_set(w, rank, f, step, &err)
                  : submit_op(w, rank, f, step, &err);
     if (status != HVD_OK) {
-        if (!w->crashed)
+        if (!w->crashed && !w->left)
             check_fail(__FILE__, __LINE__, "rank %d step %d: %s", rank, step, err.text);
         f->handle = 0;
         free(f->in), free(f->out), free(f->in2), free(f->out2);
@@ -429,7 +441,12 @@ static void complete(struct world *w, int rank, struct flight *f, enum hvd_statu
     if (w->verbose)
         fprintf(stderr, "rank %d ends step %d: %s %s\n", rank, f->step,
                 hvd_status_name(status), status != HVD_OK ? err->text : "");
-    if (status != expected_status(s) && !w->crashed)
+    if (rank != w->leaver) {
+        w->outcome[f->step].done += status == HVD_OK;
+        w->outcome[f->step].failed += status != HVD_OK;
+    }
+    if (status != expected_status(s) && !w->crashed &&
+        !(w->left && status == HVD_SHUTDOWN))
         check_fail(__FILE__, __LINE__, "rank %d step %d kind %d: %s: %s", rank, f->step,
                    s->kind, hvd_status_name(status), err->text);
     if (status == HVD_OK)
@@ -511,22 +528,80 @@ static void maybe_crash(struct world *w, int turn)
     mesh_fail(r->mesh, &why);
 }
 
+/* A rank whose program has ended early leaves in order, and closes its mesh a while later,
+ * as a process does that ends. */
+static void maybe_leave(struct world *w, int turn)
+{
+    struct rank *r = w->ranks + (w->leaver >= 0 ? w->leaver : 0);
+
+    if (w->leave_turn < 0 || w->left || turn < w->leave_turn || r->open > 0)
+        return;
+    w->left = r->dead = true;
+    r->next = w->step_count;
+    r->turns_left = 200;
+    engine_stop(r->engine);
+}
+
+static void close_slowly(struct rank *r)
+{
+    mesh_progress(r->mesh);
+    if (--r->turns_left > 0)
+        return;
+    clock_simulated_ns = NULL;
+    engine_free(r->engine);
+    mesh_close(r->mesh, true);
+    clock_simulated_ns = &now_ns;
+    r->closed = true;
+}
+
+static void check_outcomes(const struct world *w)
+{
+    for (int i = 0; i < w->step_count; i++)
+        if (w->outcome[i].done > 0 && w->outcome[i].failed > 0)
+            check_fail(__FILE__, __LINE__, "step %d of kind %d: %d ranks done, %d failed", i,
+                       w->steps[i].kind, w->outcome[i].done, w->outcome[i].failed);
+}
+
 static void end_world(struct world *w)
 {
     for (int i = 0; i < w->size; i++)
         for (int k = 0; k < FLIGHT_MAX; k++)
             CHECK(w->ranks[i].flights[k].handle == 0);
     for (int i = 0; i < w->size; i++)
-        engine_stop(w->ranks[i].engine);
+        if (!w->ranks[i].closed)
+            engine_stop(w->ranks[i].engine);
     for (int i = 0; i < w->size; i++) {
-        engine_free(w->ranks[i].engine);
-        mesh_close(w->ranks[i].mesh, true);
+        if (!w->ranks[i].closed) {
+            engine_free(w->ranks[i].engine);
+            mesh_close(w->ranks[i].mesh, true);
+        }
         config_release(&w->ranks[i].conf);
     }
 }
 
-static void run_seed(uint64_t seed, bool crashes, bool verbose)
+enum disturbance { NOTHING, CRASH, LEAVE };
+
+/* One host in half of the seeds; else up to four, of any size. */
+static void draw_hosts(struct world *w, struct sim_options *opt, int host_of[RANKS_MAX])
 {
+    int most = w->size < 4 ? w->size : 4;
+
+    opt->hosts = w->leaver < 0 && below(w, 2) == 0 ? 1 : 1 + below(w, most);
+    opt->no_memory = below(w, 10) == 0;
+    for (int i = 0; i < w->size; i++)
+        host_of[i] = i < opt->hosts ? i : below(w, opt->hosts);
+    for (int i = w->size - 1; i > 0; i--) {
+        int k = below(w, i + 1), host = host_of[i];
+
+        host_of[i] = host_of[k];
+        host_of[k] = host;
+    }
+    opt->host_of = host_of;
+}
+
+static void run_seed(uint64_t seed, enum disturbance what, bool verbose)
+{
+    int host_of[RANKS_MAX];
     struct world *w = calloc(1, sizeof *w);
     struct sim_options opt = {.seed = seed, .board_bytes = coll_board_bytes()};
     struct sim *sim;
@@ -540,11 +615,13 @@ static void run_seed(uint64_t seed, bool crashes, bool verbose)
     w->verbose = verbose;
     w->join_last = -1;
     w->size = opt.size = 2 + below(w, RANKS_MAX - 1);
-    opt.hosts = 1 + (below(w, 3) == 0);
-    opt.delay = below(w, 8);
+    opt.delay = below(w, what == LEAVE ? 40 : 8);
+    w->leaver = what == LEAVE ? below(w, w->size) : -1;
+    w->leave_turn = what == LEAVE ? below(w, 3000) : -1;
+    draw_hosts(w, &opt, host_of);
     make_program(w);
     w->victim = below(w, w->size);
-    w->crash_step = crashes ? below(w, 400) : -1;
+    w->crash_step = what == CRASH ? below(w, 400) : -1;
     sim = sim_new(&opt);
     CHECK(sim != NULL);
     make_engines(w, sim);
@@ -556,6 +633,12 @@ static void run_seed(uint64_t seed, bool crashes, bool verbose)
         if (turn > 400000)
             check_fail(__FILE__, __LINE__, "seed %llu: no end", (unsigned long long)seed);
         maybe_crash(w, turn);
+        maybe_leave(w, turn);
+        if (w->ranks[rank].dead) {
+            if (!w->ranks[rank].closed)
+                close_slowly(&w->ranks[rank]);
+            continue;
+        }
         if (below(w, 3) == 0)
             try_submit(w, rank);
         else if (below(w, 4) == 0)
@@ -563,34 +646,41 @@ static void run_seed(uint64_t seed, bool crashes, bool verbose)
         else
             engine_crank(w->ranks[rank].engine);
     }
+    if (what == LEAVE)
+        check_outcomes(w);
     clock_simulated_ns = NULL;
     end_world(w);
     sim_free(sim);
     free(w);
 }
 
-static void run_seeds(uint64_t first, int count, bool crashes)
+static void run_seeds(uint64_t first, int count, enum disturbance what)
 {
     const char *one = getenv("HVD_SEED"), *many = getenv("HVD_SEEDS");
 
     if (one != NULL) {
-        run_seed(strtoull(one, NULL, 0), crashes, true);
+        run_seed(strtoull(one, NULL, 0), what, true);
         return;
     }
     if (many != NULL)
-        count = (int)strtol(many, NULL, 0) * count / 2000;
+        count = (int)strtol(many, NULL, 0) * count / 2600;
     for (int i = 0; i < count; i++) {
         fprintf(stderr, "\rseed %llu ", (unsigned long long)(first + (uint64_t)i));
-        run_seed(first + (uint64_t)i, crashes, false);
+        run_seed(first + (uint64_t)i, what, false);
     }
 }
 
 TEST(random_programs, .limit_s = 300)
 {
-    run_seeds(1, 1400, false);
+    run_seeds(1, 1400, NOTHING);
 }
 
 TEST(random_programs_with_a_crash, .limit_s = 300)
 {
-    run_seeds(100001, 600, true);
+    run_seeds(100001, 600, CRASH);
+}
+
+TEST(random_programs_with_a_rank_that_leaves, .limit_s = 300)
+{
+    run_seeds(200001, 600, LEAVE);
 }

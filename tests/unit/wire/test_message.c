@@ -18,7 +18,7 @@ static struct wire_request sample(void)
         .op = HVD_ALLTOALL, .dtype = HVD_BF16, .reduce = HVD_AVERAGE, .device = 1,
         .ndim = 3, .root = -1, .shape = {17, 0, 1ll << 40}, .prescale = 0.1,
         .postscale = -3.5, .group_count = 7, .group_key = 0xdeadbeef, .revoked = 12,
-        .revoked_seq = 99, .name = "grad/7\xc3\xa9", .name_bytes = 8,
+        .revoked_seq = 99, .revoked_turn = 7, .name = "grad/7\xc3\xa9", .name_bytes = 8,
         .problem = "no", .problem_bytes = 2, .split_count = 2, .splits = splits};
 }
 
@@ -60,6 +60,31 @@ static void put_sample_responses(struct strbuf *out)
     put_u8(out, RESPONSE_TUNE);
     put_f64(out, 2.5);
     put_u64(out, 64 << 20);
+}
+
+static void put_sample_revocations(struct strbuf *out)
+{
+    struct message_head head = {.kind = MESSAGE_RESPONSES, .set = 1, .epoch = 2, .count = 2};
+    struct wire_revoke r = {.number = 8, .seq = 0x01020304, .promising = 2, .turn = 5};
+    struct wire_joined j = {.member = 3, .turn_count = 2, .turns = splits};
+
+    put_message_head(out, &head);
+    put_u8(out, RESPONSE_REVOKE);
+    put_revoke(out, &r);
+    put_u8(out, RESPONSE_JOINED);
+    put_joined(out, &j);
+}
+
+static void put_sample_swap(struct strbuf *out)
+{
+    struct message_head head = {.kind = MESSAGE_SWAP, .set = 5, .epoch = 6, .count = 2};
+    struct wire_swap w = {.number = 1023, .seq = 0x0a0b0c0d, .turn = 77, .bytes = 16,
+                          .data = splits};
+
+    put_message_head(out, &head);
+    put_swap(out, &w);
+    w = (struct wire_swap){.number = 1, .seq = 2, .turn = 3};
+    put_swap(out, &w);
 }
 
 static void put_sample_text(struct strbuf *out)
@@ -112,6 +137,16 @@ TEST(golden_text)
     check_golden("engine_text.1.bin", put_sample_text);
 }
 
+TEST(golden_revocations)
+{
+    check_golden("engine_revocations.1.bin", put_sample_revocations);
+}
+
+TEST(golden_swap)
+{
+    check_golden("engine_swap.1.bin", put_sample_swap);
+}
+
 /* ---- There and back ----------------------------------------------------------------- */
 
 TEST(requests_come_back_whole)
@@ -143,6 +178,7 @@ TEST(requests_come_back_whole)
     CHECK_EQ(r.group_key, 0xdeadbeef);
     CHECK_EQ(r.revoked, 12);
     CHECK_EQ(r.revoked_seq, 99);
+    CHECK_EQ(r.revoked_turn, 7);
     CHECK(r.name_bytes == 8 && memcmp(r.name, a.name, 8) == 0);
     CHECK(r.problem_bytes == 2 && memcmp(r.problem, "no", 2) == 0);
     CHECK_EQ(r.split_count, 2);
@@ -151,6 +187,51 @@ TEST(requests_come_back_whole)
     CHECK_OK(get_request(&in, &r, &err), err);
     CHECK_EQ(r.op, HVD_BARRIER);
     CHECK_EQ(wire_left(&in), 0);
+    strbuf_release(&out);
+}
+
+TEST(swaps_come_back_whole)
+{
+    struct message_head head;
+    struct wire_swap w;
+    struct strbuf out;
+    struct wire_in in;
+
+    strbuf_init(&out);
+    put_sample_swap(&out);
+    in = wire_in_from(out.text, out.length);
+    CHECK_OK(get_message_head(&in, &head, &err), err);
+    CHECK_EQ(head.kind, MESSAGE_SWAP);
+    CHECK_OK(get_swap(&in, &w, &err), err);
+    CHECK(w.number == 1023 && w.seq == 0x0a0b0c0d && w.turn == 77);
+    CHECK(w.bytes == 16 && memcmp(w.data, splits, 16) == 0);
+    CHECK_OK(get_swap(&in, &w, &err), err);
+    CHECK_EQ(w.bytes, 0);
+    CHECK_EQ(wire_left(&in), 0);
+    CHECK_EQ(get_swap(&in, &w, &err), HVD_PROTO);
+    strbuf_release(&out);
+}
+
+TEST(revocations_come_back_whole)
+{
+    struct message_head head;
+    struct wire_revoke r;
+    struct wire_joined j;
+    struct strbuf out;
+    struct wire_in in;
+
+    strbuf_init(&out);
+    put_sample_revocations(&out);
+    in = wire_in_from(out.text, out.length);
+    CHECK_OK(get_message_head(&in, &head, &err), err);
+    CHECK_EQ(get_u8(&in), RESPONSE_REVOKE);
+    CHECK_OK(get_revoke(&in, &r, &err), err);
+    CHECK(r.number == 8 && r.seq == 0x01020304 && r.promising == 2 && r.turn == 5);
+    CHECK_EQ(get_u8(&in), RESPONSE_JOINED);
+    CHECK_OK(get_joined(&in, &j, &err), err);
+    CHECK(j.member == 3 && j.turn_count == 2 && get_split(j.turns, 0) == 3);
+    CHECK_EQ(wire_left(&in), 0);
+    CHECK_EQ(get_joined(&in, &j, &err), HVD_PROTO);
     strbuf_release(&out);
 }
 
