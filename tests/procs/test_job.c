@@ -153,6 +153,7 @@ TEST(a_job_outlives_its_server)
     job_end(&job);
     for (int i = 0; i < 4; i++)
         close(go[i]);
+}
 
 /* ---- The same bits on every way ------------------------------------------------------- */
 
