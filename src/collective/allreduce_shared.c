@@ -220,11 +220,25 @@ static enum hvd_status reduce_blocks(struct coll_task *t, unsigned chunk, int nd
     return HVD_OK;
 }
 
+/* Rings are touched when they are filled. */
+static void touch_outputs(struct coll_task *t, unsigned chunk)
+{
+    struct shared *s = (struct shared *)t->state;
+    size_t bytes = shared_elements(t, chunk) * task_type_bytes(t->call.dtype);
+
+    for (int i = 0; i < t->team->count; i++)
+        if (s->rings[i] == 0 && s->out[i].at != NULL)
+            mesh_touch(t->team->mesh, t->team->local_ranks[i], s->out[i].at, t->bytes,
+                       chunk_offset(t, i, chunk), bytes);
+}
+
 static enum hvd_status reduce_chunk(struct coll_task *t, unsigned chunk,
                                     struct hvd_error *err)
 {
     struct shared *s = (struct shared *)t->state;
     int ndst = find_chunk(t, chunk);
+
+    touch_outputs(t, chunk);
 
     if (s->has_private)
         TRY(reduce_blocks(t, chunk, ndst, err));
@@ -282,10 +296,11 @@ static enum hvd_status work(struct coll_task *t, struct hvd_error *err)
         TRY(few ? claim_few(t, &moved, err) : claim_in_order(t, &moved, err));
         if (s->ring != NULL && staged_move(t))
             moved = true;
-        while (s->low < s->chunks && chunk_is_done(t, s->low))
-            s->low++;
+        s->low = chunk_pass_done(t, s->low, s->chunks);
         any = any || moved;
     } while (moved && s->low < s->chunks);
+    if (few)
+        s->low = chunk_await(t, s->low, s->chunks);
     if (any)
         mesh_notify(t->team->mesh, -1);
     return HVD_OK;

@@ -24,7 +24,7 @@
  *     before t; so with two parities nobody waits, unless it runs ahead (broadcast).
  *     Of a turn that is cancelled before it is committed nobody has read anything.
  *  5. Memory that a line points to (mapped, CMA) may be used again when all members have
- *     ended the turn.
+ *     ended the turn, or when all chunks of it are done.
  *  6. A chunk word is epoch (22 bits), turn (32), round (8), state (2); only part 0 of a
  *     turn has chunks.  Chunk c uses word c % CHUNK_WORDS in round c / CHUNK_WORDS.
  *     Whoever moves it to CLAIMED reduces the chunk into all outputs and then stores
@@ -36,6 +36,8 @@
  *     which it can only do when all its pieces have been used.
  */
 #include "collective/board_int.h"
+
+#include "base/thread.h"
 
 #include <string.h>
 
@@ -267,4 +269,25 @@ bool chunk_is_done(const struct coll_task *t, unsigned chunk)
 
     return seen >> PART_BITS == t->stamp >> PART_BITS &&
            seen >= chunk_value(t, chunk / CHUNK_WORDS, CHUNK_DONE);
+}
+
+unsigned chunk_pass_done(const struct coll_task *t, unsigned low, unsigned chunks)
+{
+    while (low < chunks && chunk_is_done(t, low))
+        low++;
+    return low;
+}
+
+/* About 30 us, the time of a large chunk.  Who yields instead, with more ranks than CPUs,
+ * comes back only after the ranks of its CPU have had their turn of other things. */
+#define CHUNK_SPINS 1000
+
+/* What is claimed is being worked on (rule 7). */
+unsigned chunk_await(const struct coll_task *t, unsigned low, unsigned chunks)
+{
+    for (int i = 0; i < CHUNK_SPINS && low < chunks; i++) {
+        thread_pause();
+        low = chunk_pass_done(t, low, chunks);
+    }
+    return low;
 }

@@ -108,6 +108,10 @@ uint32_t board_ready(const struct coll_task *t, int member);
 bool chunk_claim(struct coll_task *t, unsigned chunk);
 void chunk_set_done(struct coll_task *t, unsigned chunk);
 bool chunk_is_done(const struct coll_task *t, unsigned chunk);
+/* The first chunk from `low` on that is not done, or `chunks`. */
+unsigned chunk_pass_done(const struct coll_task *t, unsigned low, unsigned chunks);
+/* The same when all of them are claimed: waits a little. */
+unsigned chunk_await(const struct coll_task *t, unsigned low, unsigned chunks);
 
 /* direct.c: memory of members ------------------------------------------------------- */
 
@@ -117,16 +121,20 @@ struct direct_place {
     char *at;                           /* NULL: address `remote` of process `pid` */
     uint64_t remote;
     pid_t pid;
+    bool stream;                        /* copies go past the caches */
 };
 
 /* Puts `data` where the others can read it and says so in our line: inline, slot,
  * mapped, staged up to `stage_limit` bytes (*staged_p, to be put back), CMA. */
 enum hvd_status direct_offer(struct coll_task *t, const void *data, size_t bytes,
                              size_t stage_limit, void **staged_p, struct hvd_error *err);
-/* The same for data that goes neither into the line nor into the slot. */
+/* The same for data that goes neither into the line nor into the slot; if *staged_p is
+ * not NULL afterwards, the caller copies there what others will read. */
 enum hvd_status direct_offer_far(struct coll_task *t, const void *data, size_t bytes,
                                  size_t stage_limit, void **staged_p,
                                  struct hvd_error *err);
+/* Bytes up to which a private buffer that others only read is staged. */
+size_t direct_stage_limit(const struct coll_team *team);
 /* Memory in our arena for others to read, and where they find it; NULL: none left. */
 void *direct_stage(struct coll_task *t, size_t bytes, uint64_t *at_p);
 /* The kind and place of memory of ours, without copying: mapped, CMA or none. */

@@ -46,6 +46,7 @@ struct host {
     char **arenas;                      /* by local rank: their memory, mapped here; ours
                                          * is the arena itself */
     size_t *arena_bytes;
+    uint64_t **touched;                 /* by local rank: shm_touch.c, rule 2 */
     pid_t *pids;
     bool can_cma;
 };
@@ -58,6 +59,9 @@ enum hvd_status region_map(struct host *h, int fd, struct hvd_error *err);
 enum hvd_status region_map_arena(struct host *h, int local_rank, int fd, size_t bytes,
                                  struct hvd_error *err);
 void host_release(struct host *h);
+/* shm_touch.c */
+void touch_release(struct host *h);
+
 char *host_ring(const struct host *h, int from, int to);
 
 /* shm_meet.c */

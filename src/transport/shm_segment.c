@@ -157,6 +157,7 @@ void host_release(struct host *h)
         if (h->arenas != NULL && h->arenas[i] != NULL && i != h->self)
             munmap(h->arenas[i], h->arena_bytes[i]);
     }
+    touch_release(h);
     if (h->region != NULL)
         munmap(h->region, h->layout.bytes);
     if (h->fd >= 0)

@@ -176,6 +176,12 @@ bool mesh_find(const struct mesh *mesh, const void *p, size_t bytes, uint64_t *o
 /* Address in this process of `offset` in a local rank's arena; NULL when out of bounds. */
 void *mesh_address(const struct mesh *mesh, int local_rank, uint64_t offset, size_t bytes);
 
+/* Maps the pages of bytes [at, at + n) of a buffer in a local rank's arena, with some more
+ * of it, unless that was done before: stores to pages that are not mapped are slow.  A
+ * buffer that lies elsewhere is left alone. */
+void mesh_touch(struct mesh *mesh, int local_rank, const void *buffer, size_t bytes,
+                size_t at, size_t n);
+
 /* For process_vm_readv between local ranks; false: not permitted here. */
 bool mesh_can_cma(const struct mesh *mesh);
 pid_t mesh_pid(const struct mesh *mesh, int local_rank);
