@@ -5,8 +5,6 @@
  */
 #include "collective/board_int.h"
 
-#define STAGE_LIMIT ((size_t)32 << 20)  /* two mapped copies beat one by CMA */
-
 extern const struct coll_alg allgather_board;
 
 struct gather {
@@ -21,7 +19,8 @@ static enum hvd_status publish(struct coll_task *t, struct hvd_error *err)
 
     if (!board_is_free(t))
         return HVD_AGAIN;
-    TRY(direct_offer(t, t->call.in, bytes, STAGE_LIMIT, &g->staged, err));
+    TRY(direct_offer(t, t->call.in, bytes, direct_stage_limit(t->team), &g->staged,
+                     err));
     board_publish(t);
     return HVD_OK;
 }

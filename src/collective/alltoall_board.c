@@ -10,8 +10,6 @@
 
 #include <string.h>
 
-#define STAGE_LIMIT ((size_t)32 << 20)
-
 extern const struct coll_alg alltoall_board;
 
 struct swap {
@@ -43,6 +41,24 @@ static size_t together(const struct coll_task *t)
     return bytes <= t->team->slot_bytes ? bytes : 0;
 }
 
+/* Nobody else reads our own part. */
+static enum hvd_status offer_far(struct coll_task *t, const uint64_t *table,
+                                 struct hvd_error *err)
+{
+    struct swap *s = (struct swap *)t->state;
+    int me = t->team->me;
+    size_t after = table[me] + t->call.counts[me] * task_type_bytes(t->call.dtype);
+    const char *from = t->call.in;
+
+    TRY(direct_offer_far(t, from, s->total, direct_stage_limit(t->team), &s->staged,
+                         err));
+    if (s->staged == NULL)
+        return HVD_OK;
+    red_copy(s->staged, from, table[me]);
+    red_copy((char *)s->staged + after, from + after, s->total - after);
+    return HVD_OK;
+}
+
 static enum hvd_status offer(struct coll_task *t, struct hvd_error *err)
 {
     struct swap *s = (struct swap *)t->state;
@@ -53,7 +69,7 @@ static enum hvd_status offer(struct coll_task *t, struct hvd_error *err)
 
     fill_table(t, (uint64_t *)table);
     if (all == 0)
-        return direct_offer_far(t, t->call.in, s->total, STAGE_LIMIT, &s->staged, err);
+        return offer_far(t, (const uint64_t *)table, err);
     line->in_kind = in_line ? BOARD_INLINE : BOARD_SLOT;
     if (s->total > 0)
         memcpy(table + table_bytes(t), t->call.in, s->total);

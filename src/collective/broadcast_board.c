@@ -4,17 +4,23 @@
  * into a staging buffer that the others follow (mark.ready counts the pieces).
  *
  * Others wait for the root only when the call is agreed, else for all (board.c, rule 3).
+ *
+ * A root with a single reader does not stand by: both claim chunks, the reader from the
+ * front, the root from the end, which it writes to where the reader's line says.
  */
 #include "collective/board_int.h"
 
 #define PIECE ((size_t)128 << 10)
 #define STAGE_LIMIT ((size_t)64 << 20)  /* beyond, private memory is read by CMA */
+#define SPLIT_LEAST ((size_t)64 << 10)  /* below, one copy is over before two have met */
+#define SPLIT_CHUNK ((size_t)32 << 10)  /* a call by CMA costs 1.3 us, a page 0.3 */
 
 extern const struct coll_alg broadcast_board;
 
 struct cast {
     void *staged;                       /* root: the staging buffer */
     uint32_t pieces, moved;             /* of it; copied in (root) or out (others) */
+    unsigned low;                       /* split: chunks before are known to be done */
     bool done;                          /* our output is complete */
 };
 
@@ -55,14 +61,26 @@ static enum hvd_status offer(struct coll_task *t, struct hvd_error *err)
     return HVD_OK;
 }
 
+/* Chunks belong to part 0 (board.c, rule 6). */
+static bool can_split(const struct coll_task *t)
+{
+    return t->team->count == 2 && t->part == 0 && t->bytes >= SPLIT_LEAST;
+}
+
 static enum hvd_status publish(struct coll_task *t, struct hvd_error *err)
 {
+    struct board_line *line = board_line(t, t->team->me);
+
     if (!board_is_free(t))
         return HVD_AGAIN;
-    if (is_root(t))
+    if (is_root(t)) {
         TRY(offer(t, err));
-    else
-        board_line(t, t->team->me)->in_kind = BOARD_NONE;
+    } else {
+        line->in_kind = line->out_kind = BOARD_NONE;
+        if (can_split(t))
+            line->out_kind =
+                (uint8_t)direct_kind(t, t->call.out, t->bytes, &line->at.out);
+    }
     board_publish(t);
     return HVD_OK;
 }
@@ -103,17 +121,72 @@ static void put_pieces(struct coll_task *t)
     }
 }
 
+/* ---- Two members ------------------------------------------------------------------- */
+
+static bool is_split(const struct coll_task *t)
+{
+    return can_split(t) && board_line(t, t->call.root)->ring == 0;
+}
+
+static size_t split_chunk(const struct coll_task *t)
+{
+    size_t pages = (t->bytes + CHUNK_WORDS * 4096 - 1) / (CHUNK_WORDS * 4096);
+
+    return pages * 4096 > SPLIT_CHUNK ? pages * 4096 : SPLIT_CHUNK;
+}
+
+static enum hvd_status move_chunk(struct coll_task *t, const struct direct_place *place,
+                                  unsigned chunk, struct hvd_error *err)
+{
+    size_t size = split_chunk(t), at = chunk * size;
+    size_t n = t->bytes - at < size ? t->bytes - at : size;
+
+    if (!is_root(t))
+        return direct_read(place, at, (char *)t->call.out + at, n, err);
+    if (place->at != NULL)
+        mesh_touch(t->team->mesh, t->team->local_ranks[!t->team->me], place->at,
+                   t->bytes, at, n);
+    return direct_write(place, at, (const char *)t->call.in + at, n, err);
+}
+
+/* HVD_OK: all chunks are done.  Both members have come. */
+static enum hvd_status split_step(struct coll_task *t, struct hvd_error *err)
+{
+    struct cast *c = (struct cast *)t->state;
+    unsigned chunks = (unsigned)((t->bytes + split_chunk(t) - 1) / split_chunk(t));
+    struct direct_place place;
+    bool any = false;
+
+    TRY(direct_place(t, !t->team->me, is_root(t), t->bytes, &place, err));
+    for (unsigned i = 0; place.kind != BOARD_NONE && i < chunks; i++) {
+        unsigned chunk = is_root(t) ? chunks - 1 - i : i;
+
+        if (!chunk_claim(t, chunk))
+            continue;
+        TRY(move_chunk(t, &place, chunk, err));
+        chunk_set_done(t, chunk);
+        any = true;
+    }
+    if (any)
+        mesh_notify(t->team->mesh, -1);
+    c->low = chunk_await(t, chunk_pass_done(t, c->low, chunks), chunks);
+    return c->low == chunks ? HVD_OK : HVD_AGAIN;
+}
+
+/* ---- Root and readers -------------------------------------------------------------- */
+
 static enum hvd_status root_step(struct coll_task *t, struct hvd_error *err)
 {
     struct cast *c = (struct cast *)t->state;
 
-    (void)err;
     put_pieces(t);
     if (!t->call.agreed && !board_all_came(t))
         return HVD_AGAIN;
     if (!c->done && t->call.out != t->call.in && t->bytes > 0)
         red_copy(t->call.out, t->call.in, t->bytes);
     c->done = true;
+    if (is_split(t))
+        return board_all_came(t) ? split_step(t, err) : HVD_AGAIN;
     board_leave(t, false);
     return direct_is_exposed(t) && !board_all_left(t) ? HVD_AGAIN : HVD_OK;
 }
@@ -141,7 +214,9 @@ static enum hvd_status reader_step(struct coll_task *t, struct hvd_error *err)
 
     if (t->call.agreed ? !board_has_come(t, t->call.root) : !board_all_came(t))
         return HVD_AGAIN;
-    if (t->bytes > 0) {
+    if (is_split(t)) {
+        TRY(split_step(t, err));
+    } else if (t->bytes > 0) {
         TRY(direct_place(t, t->call.root, false, t->bytes, &place, err));
         if (place.kind == BOARD_MAPPED && board_line(t, t->call.root)->ring > 0)
             TRY(read_pieces(t, &place, err));

@@ -4,7 +4,7 @@
  */
 #include "collective/board_int.h"
 
-#define STAGE_LIMIT_FEW ((size_t)256 << 10)     /* 2 to 4 members: then CMA */
+#define STAGE_LIMIT_FEW ((size_t)128 << 10)     /* 2 to 4 members: then CMA */
 #define STAGE_LIMIT_MANY ((size_t)64 << 20)     /* CMA is slower, but takes no memory */
 
 extern const struct coll_alg reducescatter_board;

@@ -339,3 +339,8 @@ void red_copy(void *dst, const void *src, size_t bytes)
     else if (bytes > 0)
         memcpy(dst, src, bytes);
 }
+
+void red_copy_stream(void *dst, const void *src, size_t bytes)
+{
+    table_get()->copy_stream(dst, src, bytes);
+}

@@ -57,6 +57,8 @@ void red_combine(void *dst, const void *a, double ca, const void *b, double cb,
 
 /* A copy that goes past the caches when it is larger than they are. */
 void red_copy(void *dst, const void *src, size_t bytes);
+/* A part of such a copy. */
+void red_copy_stream(void *dst, const void *src, size_t bytes);
 
 /* Name of the chosen instruction set: "base", "avx2", "avx512", "neon". */
 const char *red_isa(void);
