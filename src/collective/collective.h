@@ -101,6 +101,13 @@ void coll_fold(const struct coll_call *call, enum coll_fold step, const void *co
                int n, size_t count, void *dst);
 size_t coll_partial_bytes(enum hvd_dtype dtype);
 
+/* Instead of coll_finish: the task is kept, to be started again with other buffers in
+ * another turn of its board; else its call stays as it was checked. */
+void coll_keep(struct coll_task *task);
+enum hvd_status coll_restart(struct coll_task *task, const void *in, void *out,
+                             uint32_t turn, struct hvd_error *err);
+void coll_drop(struct coll_task *task);         /* the end of a task that was kept */
+
 /* "op name sizes text" for each algorithm, and the rules in force; HOROVOD_ALGORITHMS. */
 size_t coll_describe(char *buffer, size_t capacity);
 /* Rules such as "allreduce 0-16kb gather, 16kb-inf pairwise"; checked, then used by teams

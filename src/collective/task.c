@@ -226,25 +226,41 @@ bool coll_is_committed(const struct coll_task *task)
     return true;
 }
 
-static void end_task(struct coll_task *task)
+void coll_keep(struct coll_task *task)
 {
     if (task->published)
         board_leave(task, true);
     if (task->alg->release != NULL)
         task->alg->release(task);
+}
+
+enum hvd_status coll_restart(struct coll_task *task, const void *in, void *out,
+                             uint32_t turn, struct hvd_error *err)
+{
+    task->call.in = in;
+    task->call.out = out;
+    task->call.turn = turn;
+    task->seen = 0;
+    task->published = task->committed = task->left = false;
+    return task->alg->start(task, err);
+}
+
+void coll_drop(struct coll_task *task)
+{
     put_task(task);
 }
 
 void coll_finish(struct coll_task *task)
 {
-    end_task(task);
+    coll_keep(task);
+    put_task(task);
 }
 
 void coll_cancel(struct coll_task *task)
 {
     if (task->published && !coll_is_committed(task))
         board_withdraw(task);
-    end_task(task);
+    coll_finish(task);
 }
 
 enum hvd_status task_drive(struct coll_task **task_p, struct hvd_error *err)

@@ -437,181 +437,13 @@ enum hvd_status engine_output(struct engine *e, hvd_handle id, int index, bool t
     return HVD_OK;
 }
 
-/* ---- The short way: one cached tensor of one host, waited for ------------------------- */
-
-static bool request_matches(const struct cached *c, const struct hvd_request *req)
-{
-    if (c->op != req->op || c->dtype != req->dtype || c->ndim != req->ndim ||
-        c->reduce != req->reduce || req->problem != NULL || req->output == NULL ||
-        c->prescale != (req->prescale == 0 ? 1.0 : req->prescale) ||
-        c->postscale != (req->postscale == 0 ? 1.0 : req->postscale))
-        return false;
-    return memcmp(c->shape, req->shape, c->ndim * sizeof c->shape[0]) == 0;
-}
-
-static struct cached *find_fast(struct engine *e, const struct hvd_request *req)
-{
-    struct pset *s = pset_find(e, req->process_set);
-    struct cached *c;
-
-    if (s == NULL || !s->direct || s->joined_count > 0 || s->ending ||
-        req->op != HVD_ALLREDUCE || req->name == NULL || TRACED(e) || e->tune != NULL ||
-        atomic_load_explicit(&e->state, memory_order_relaxed) != ENGINE_RUNNING)
-        return NULL;
-    c = hash_get(&s->cache, req->name, strlen(req->name));
-    return c != NULL && c->entry == NULL && request_matches(c, req) ? c : NULL;
-}
-
-/*
- * Starts the task and steps it without an entry or a handle.  If it is not done after one
- * spin, an entry takes the task over, so that waiting, failing and taking back are the
- * same as ever.
- */
-static enum hvd_status fast_step(struct engine *e, struct coll_task *task,
-                                 struct hvd_error *err)
-{
-    enum hvd_status status;
-    uint64_t start_ns = 0;
-
-    for (int i = 1;; i++) {
-        status = coll_step(task, err);
-        if (status != HVD_AGAIN)
-            return status;
-        if (e->spin_us <= 0) {          /* more ranks than CPUs: let one of them run */
-            if (i > ENGINE_YIELDS)
-                return HVD_AGAIN;
-            sched_yield();
-            continue;
-        }
-        thread_pause();
-        if (i % 256 != 0)
-            continue;
-        if (start_ns == 0)
-            start_ns = clock_ns();
-        else if ((double)(clock_ns() - start_ns) > e->spin_us * 1000)
-            return HVD_AGAIN;
-    }
-}
-
-/* A handle with room for any name, kept ready, so that taking over cannot fail. */
-static struct handle *spare_new(void)
-{
-    struct handle *h = handle_new(1);
-
-    if (h != NULL)
-        h->entries[0].name = malloc(NAME_LIMIT + 1);
-    if (h != NULL && h->entries[0].name == NULL) {
-        handle_free(h);
-        return NULL;
-    }
-    return h;
-}
-
-static void adopt(struct engine *e, struct cached *c, struct coll_task *task,
-                  const struct hvd_request *req, struct handle *h)
-{
-    struct entry *t = &h->entries[0];
-
-    memcpy(t->name, c->name, c->name_bytes + 1u);
-    t->name_bytes = c->name_bytes;
-
-    t->set = e->sets[req->process_set];
-    t->op = c->op;
-    t->dtype = c->dtype;
-    t->reduce = c->reduce;
-    t->ndim = c->ndim;
-    t->root = c->root;
-    memcpy(t->shape, c->shape, sizeof t->shape);
-    t->prescale = c->prescale;
-    t->postscale = c->postscale;
-    t->count = c->plan.out_count;
-    t->input = req->input;
-    t->output = req->output;
-    t->state = ENTRY_DIRECT;
-    t->submit_us = clock_us();
-    t->cached = c;
-    t->task = task;
-    c->entry = t;
-    recorder_add(e->recorder, RECORDER_SUBMIT, t->op, t->set->id,
-                 t->count * hvd_dtype_bytes(t->dtype), HVD_OK, t->name);
-    e->open_entries++;
-    list_append(&e->direct, &t->node);
-    BUG_ON(hash_put(&t->set->inflight, t->name, t->name_bytes, t) != 0);
-}
-
-static enum hvd_status run_fast(struct engine *e, struct cached *c,
-                                const struct hvd_request *req, struct handle **adopted_p,
-                                struct hvd_error *err)
-{
-    struct pset *s = e->sets[req->process_set];
-    struct coll_call call = c->call;
-    struct coll_task *task;
-    enum hvd_status status;
-    /* The time of one in 16 is taken: a look at the clock costs as much as a flag. */
-    uint64_t start_ns = e->fast_runs % 16 == 0 ? clock_ns() : 0;
-
-    call.in = req->input;
-    call.out = req->output;
-    call.count = c->plan.out_count;
-    call.turn = c->turn + 1;
-    if (e->spare == NULL)
-        e->spare = spare_new();
-    if (e->spare == NULL || hash_reserve(&s->inflight) != 0)
-        return error_set(err, HVD_NOMEM, -1, "no memory for a handle");
-    TRY(coll_start(s->team, &call, &task, err));
-    c->turn++;
-    if (s->neg != NULL)
-        neg_started(s->neg, c->number, c->turn);
-    status = fast_step(e, task, err);
-    if (status != HVD_AGAIN) {
-        coll_finish(task);
-        if (s->neg != NULL)
-            neg_ended(s->neg, c->number);
-        e->fast_runs++;
-        e->stats[HVD_ALLREDUCE].count++;
-        e->stats[HVD_ALLREDUCE].bytes += call.count * hvd_dtype_bytes(c->dtype);
-        if (start_ns > 0) {
-            e->stats[HVD_ALLREDUCE].timed++;
-            e->stats[HVD_ALLREDUCE].time_ns += clock_ns() - start_ns;
-        }
-        recorder_add(e->recorder, RECORDER_DONE, HVD_ALLREDUCE, s->id,
-                     call.count * hvd_dtype_bytes(c->dtype), status, c->name);
-        if (status != HVD_OK)
-            error_prefix(err, "allreduce %.200s", c->name);
-        return status;
-    }
-    *adopted_p = e->spare;
-    e->spare = NULL;
-    adopt(e, c, task, req, *adopted_p);
-    return HVD_AGAIN;
-}
-
-/* The fast way, if it is open.  HVD_AGAIN: *handle_p is under way, or NULL if the way is
- * not open. */
-static enum hvd_status try_fast(struct engine *e, const struct hvd_request *req,
-                                struct handle **handle_p, struct hvd_error *err)
-{
-    enum hvd_status status = HVD_AGAIN;
-    struct cached *c;
-
-    *handle_p = NULL;
-    if (!baton_try(e))
-        return HVD_AGAIN;
-    c = find_fast(e, req);
-    if (c != NULL)
-        status = run_fast(e, c, req, handle_p, err);
-    if (status != HVD_AGAIN && e->open_entries == 0)
-        baton_give(e);                  /* the mesh is as armed as before */
-    else
-        engine_leave(e);
-    return status;
-}
+/* ---- Start, wait and release in one ---------------------------------------------------- */
 
 enum hvd_status engine_run_start(struct engine *e, const struct hvd_request *req,
                                  hvd_handle *handle_p, struct hvd_error *err)
 {
     struct handle *h;
-    enum hvd_status status = try_fast(e, req, &h, err);
+    enum hvd_status status = fast_run(e, req, &h, err);
 
     if (status != HVD_AGAIN)
         return status;
@@ -632,7 +464,7 @@ enum hvd_status engine_run(struct engine *e, const struct hvd_request *req,
                            struct hvd_error *err)
 {
     struct handle *h;
-    enum hvd_status status = try_fast(e, req, &h, err);
+    enum hvd_status status = fast_run(e, req, &h, err);
     hvd_handle id;
 
     if (status != HVD_AGAIN)

@@ -69,7 +69,9 @@ struct cached {
     uint32_t number, seq;
     uint32_t turn;                      /* last turn started on its board */
     struct plan plan;
-    struct coll_call call;              /* ready but for buffers and turn */
+    struct coll_call call;              /* ready but for buffers, count and turn */
+    uint64_t count;                     /* elements of the input */
+    struct coll_task *kept;             /* of its operations in fast.c; NULL: none yet */
     struct entry *entry;                /* in flight by this number */
     bool swaps;                         /* small: it travels with its announcement */
     bool dying;                         /* taken back; goes when its entry has ended */
@@ -199,6 +201,7 @@ struct engine {
     size_t table_size;                  /* power of two */
     hvd_handle next_id;
     struct handle *spare;               /* for a short run that has to wait; or NULL */
+    int spare_rows;                     /* places of its recv_rows */
 
     atomic_uint baton;                  /* 0 free, 1 taken, 2 taken and wanted */
     atomic_int waiting;                 /* user threads that sleep on a handle */
@@ -298,6 +301,11 @@ void swap_each_waiting(const struct pset *s, uint64_t since_us, bool *missing,
 int swap_missing_member(const struct entry *t);
 void swap_leave(struct engine *e, struct pset *s, enum hvd_status status,
                 const struct hvd_error *why);
+
+/* fast.c: the short way, if it is open.  HVD_AGAIN: *handle_p is under way, or NULL if the
+ * way is not open. */
+enum hvd_status fast_run(struct engine *e, const struct hvd_request *req,
+                         struct handle **handle_p, struct hvd_error *err);
 
 /* execute.c */
 enum hvd_status execute_batch(struct engine *e, struct pset *s, struct batch *b,

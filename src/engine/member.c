@@ -109,6 +109,8 @@ void cached_free(struct pset *s, struct cached *c)
         hash_remove(&s->cache, c->name, c->name_bytes);
     s->by_number[c->number] = NULL;
     swap_forget(s, c);
+    if (c->kept != NULL)
+        coll_drop(c->kept);
     plan_release(&c->plan);
     free(c->name);
     free(c);
@@ -128,6 +130,7 @@ static struct cached *cached_new(const struct entry *t, const struct wire_tensor
     c->reduce = t->reduce;
     c->ndim = t->ndim;
     c->root = t->root;
+    c->count = t->count;
     c->prescale = t->prescale;
     c->postscale = t->postscale;
     memcpy(c->shape, t->shape, sizeof c->shape);

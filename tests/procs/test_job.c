@@ -54,6 +54,93 @@ TEST(four_ranks_on_one_host, .limit_s = 60)
     job_run(&(struct job_options){.size = 4, .limit_s = 50}, sums_of_all_sizes, NULL);
 }
 
+/* ---- Operations that are waited for, again and again by one name -------------------- */
+
+enum { ROUNDS = 40, RANKS_MAX = 8, PART_MAX = 40000 };
+
+static float short_in[RANKS_MAX * PART_MAX], short_out[RANKS_MAX * PART_MAX];
+
+static float input_of(int rank, int round, int k)
+{
+    return (float)(rank * 3 + round + k % 11);
+}
+
+static float sum_of(int size, int round, int k)
+{
+    return (float)(size * (size - 1) / 2 * 3 + size * (round + k % 11));
+}
+
+/* Rows of the input and of the output of one rank; part: rows for each. */
+static void rows_of(enum hvd_op op, int size, int part, int *in_p, int *out_p)
+{
+    *in_p = op == HVD_ALLTOALL || op == HVD_REDUCESCATTER ? part * size : part;
+    *out_p = op == HVD_ALLGATHER || op == HVD_ALLTOALL ? part * size : part;
+}
+
+static float expected(enum hvd_op op, int rank, int size, int round, int part, int k)
+{
+    switch (op) {
+    case HVD_ALLREDUCE:
+        return sum_of(size, round, k);
+    case HVD_ALLGATHER:
+        return input_of(k / part, round, k % part);
+    case HVD_BROADCAST:
+        return input_of(size - 1, round, k);
+    case HVD_ALLTOALL:
+        return input_of(k / part, round, rank * part + k % part);
+    default:
+        return sum_of(size, round, rank * part + k);
+    }
+}
+
+static void run_short(enum hvd_op op, int rank, int size, int round, int part)
+{
+    char name[32];
+    int in_rows, out_rows;
+    struct hvd_error err;
+    struct hvd_request req = {.size = sizeof req, .op = op, .dtype = HVD_F32,
+                              .reduce = HVD_SUM, .device = -1, .name = name,
+                              .root = size - 1, .ndim = 1, .input = short_in,
+                              .output = short_out};
+
+    snprintf(name, sizeof name, "short.%d.%d", (int)op, part);
+    rows_of(op, size, part, &in_rows, &out_rows);
+    req.shape[0] = in_rows;
+    for (int k = 0; k < in_rows; k++)
+        short_in[k] = input_of(rank, round, k);
+    if (round % 8 == rank)              /* the others wait for us longer than a spin */
+        usleep(1000);
+    CHECK_OK(hvd_run(&req, &err), err);
+    for (int k = 0; k < out_rows; k++)
+        CHECK_EQ(short_out[k], expected(op, rank, size, round, part, k));
+}
+
+static void all_operations(int rank, int size, void *context)
+{
+    static const int parts[] = {1, 50, 2000, PART_MAX};
+    struct hvd_request meet = {.size = sizeof meet, .op = HVD_BARRIER, .device = -1};
+    struct hvd_error err;
+
+    (void)context;
+    job_init();
+    for (int round = 0; round < ROUNDS; round++)
+        for (int op = HVD_ALLREDUCE; op < HVD_BARRIER; op++) {
+            run_short((enum hvd_op)op, rank, size, round, parts[(round + op) % 4]);
+            if (op % 2 == 0)
+                CHECK_OK(hvd_run(&meet, &err), err);
+        }
+    hvd_shutdown();
+}
+
+TEST(operations_repeat_by_name, .limit_s = 120)
+{
+    static const int sizes[] = {1, 2, 3, 5, 8};
+
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+        job_run(&(struct job_options){.size = sizes[i], .limit_s = 60}, all_operations,
+                NULL);
+}
+
 TEST(two_hosts, .limit_s = 60)
 {
     job_run(&(struct job_options){.size = 2, .hosts = 2, .limit_s = 50},

@@ -410,10 +410,15 @@ void case_start(struct coll_live *l)
 
 void case_close(struct coll_live *l)
 {
+    coll_finish(l->task);
+    case_check(l);
+}
+
+void case_check(struct coll_live *l)
+{
     const struct coll_case *c = l->c;
     size_t unit = hvd_dtype_bytes(c->dtype);
 
-    coll_finish(l->task);
     if (c->op == COLL_BARRIER)
         CHECK(atomic_load(&l->bed->words[c->board]) >= l->arrivals);
     must_equal(l->bed, c, l->out, l->want, l->want_count);

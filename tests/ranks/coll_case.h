@@ -55,6 +55,8 @@ struct coll_live {
 void case_open(struct coll_live *live, struct coll_bed *bed, const struct coll_case *c);
 void case_start(struct coll_live *live);
 void case_close(struct coll_live *live);
+/* The last part of it, for a task that the caller ends. */
+void case_check(struct coll_live *live);
 
 /* All of it, with the task driven to its end. */
 void case_run(struct coll_bed *bed, const struct coll_case *c);
