@@ -48,9 +48,15 @@ class System:
 class Ours(System):
     """libhvd through its C API, started as a job without a launcher."""
 
-    def __init__(self, name, over="shm", private=False):
+    def __init__(self, name, over="shm", private=False, build=None):
         super().__init__(name, over, ours=True)
-        self.private = private
+        self.private, self.build = private, build
+
+    def missing(self):
+        return None if os.path.exists(self.program()) else "not built"
+
+    def program(self):
+        return f"{self.build}/bench/collbench_hvd" if self.build else program("collbench_hvd")
 
     def start(self, ranks, words, scratch, log):
         key = scratch / "key"
@@ -62,7 +68,7 @@ class Ours(System):
                   "HOROVOD_GLOO_RENDEZVOUS_PORT": free_port(), **MALLOC}
         if self.over == "tcp":
             shared |= {"HOROVOD_SHM_DISABLE": 1, "HOROVOD_CMA_DISABLE": 1}
-        words = [program("collbench_hvd"), *words] + ["-p"] * self.private
+        words = [self.program(), *words] + ["-p"] * self.private
         return [self.rank(rank, ranks, words, shared, log) for rank in range(ranks)]
 
     def rank(self, rank, ranks, words, shared, log):
