@@ -77,7 +77,7 @@ class Make(TreeTest):
     def test_versions_are_pinned(self):
         for path in pathlib.Path(ROOT / "tools").glob("requirements*.txt"):
             rows = [r for r in path.read_text().splitlines() if r and r[0] != "#"]
-            self.assert_none([r for r in rows if not re.fullmatch(r"[\w\[\]-]+==[\w.]+", r)],
+            self.assert_none([r for r in rows if not re.fullmatch(r"[\w\[\],-]+==[\w.]+", r)],
                              f"not pinned in {path.name}")
 
 

@@ -73,7 +73,8 @@ class Inside:
 def test_the_group_of_the_caller(shared_ray):
     group = ray.util.placement_group([{"CPU": 1}] * 4)
     assert group.wait(30)
-    actor = Inside.options(num_cpus=0, scheduling_strategy=PlacementGroupSchedulingStrategy(group)).remote()
+    actor = Inside.options(num_cpus=0, scheduling_strategy=PlacementGroupSchedulingStrategy(
+        group)).remote()
     assert ray.get(actor.run.remote(num_workers=2), timeout=90) == (False, [0, 1], 1)
     assert ray.get(actor.run.remote(num_hosts=1, num_workers_per_host=2), timeout=90) == (
         False, [0, 1], 1)
