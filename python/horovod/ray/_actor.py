@@ -13,7 +13,8 @@ import ray.util
 from horovod import _core
 
 # Variables of an identity that this process may have inherited and does not have any more.
-_OTHER_JOB = ("HOROVOD_KEY", "HOROVOD_KEY_FD", "HOROVOD_KEY_FILE", "HOROVOD_RENDEZVOUS_SERVE")
+_OTHER_JOB = ("HOROVOD_KEY", "HOROVOD_KEY_FD", "HOROVOD_KEY_FILE", "HOROVOD_RENDEZVOUS_SERVE",
+              "HOROVOD_ELASTIC")
 
 
 def node_id() -> str:

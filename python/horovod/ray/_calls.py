@@ -1,6 +1,7 @@
 """Calls on all workers of a job, and how they end.
 
-1. All workers are called before anything is awaited: they wait for each other.
+1. All workers are called before anything is awaited: they wait for each other.  Calls of
+   several threads reach all workers in one order.
 2. When one fails, the others get a moment to end by themselves (a mistake in the function
    fails on all of them).  Who is still busy then may wait for the failed one in a collective:
    the job is aborted through the rendezvous server, which reaches them there.
@@ -16,7 +17,7 @@ import time
 from typing import Any, Callable, Dict, List, Optional
 
 import ray
-from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.exceptions import RayActorError, RayError, RayTaskError, TaskCancelledError
 
 from horovod.common.exceptions import HorovodInternalError
 from horovod.ray._coordinator import Coordinator
@@ -25,12 +26,20 @@ SETTLE_S = 1.0                  # rule 2
 ABORT_S = 5.0                   # within which aborted ranks are back
 
 
+def is_death(error: BaseException) -> bool:
+    """Whether the worker is gone, in contrast to one whose function has failed."""
+    return isinstance(error, RayError) and not isinstance(error, (RayTaskError,
+                                                                  TaskCancelledError))
+
+
 def named(error: BaseException, who: str) -> BaseException:
-    """The same exception, of the same class, which says who."""
+    """The same exception, of the same class where that can be, which says who."""
     if isinstance(error, RayActorError):
         if not error.error_msg.startswith("rank "):
             error.error_msg = f"{who} died: {error.error_msg}"
         return error
+    if is_death(error):                 # such as ray.exceptions.OutOfMemoryError
+        return RayActorError(None, f"{who} died: {error}")
     if isinstance(error, RayTaskError):
         text = f"{who} failed:\n{error}"
         return RayTaskError("execute", text, error.cause, pid=os.getpid()).as_instanceof_cause()
@@ -39,7 +48,7 @@ def named(error: BaseException, who: str) -> BaseException:
 
 def brief(error: BaseException) -> str:
     """One line that says what it was."""
-    if isinstance(error, RayActorError):
+    if is_death(error):
         return "the process ended (killed, out of memory, or exit)"
     cause = getattr(error, "cause", error)
     return f"{type(cause).__name__}: {cause}".splitlines()[0]
@@ -72,6 +81,7 @@ class Workers:
         self.aborted: Optional[str] = None          # why the job is over
         self.dead: Dict[int, str] = {}
         self._lock = threading.Lock()               # guards aborted
+        self._order = threading.Lock()              # held while all workers are called
         self._watchers: List[threading.Thread] = []
 
     def who(self, rank: int) -> str:
@@ -90,7 +100,7 @@ class Workers:
 
     def call(self, submit: Callable[[int, Any], Any]) -> List[Any]:
         """``submit(rank, actor)`` gives the reference of each; returns the results."""
-        return self.wait([submit(rank, actor) for rank, actor in enumerate(self.actors)])
+        return self.wait(self._submit(submit))
 
     def run(self, fn: Callable[[Any], Any], queue: Any = None) -> List[Any]:
         shared = ray.put(fn)            # pickled once, not once for each worker
@@ -99,8 +109,8 @@ class Workers:
     def run_remote(self, fn: Callable[[Any], Any]) -> List[Any]:
         """References to the values; a thread looks after the call."""
         shared = ray.put(fn)
-        pairs = [actor._run_marked.options(num_returns=2).remote(shared)
-                 for actor in self.actors]
+        pairs = self._submit(
+            lambda rank, actor: actor._run_marked.options(num_returns=2).remote(shared))
         values, marks = [p[0] for p in pairs], [p[1] for p in pairs]
         watcher = threading.Thread(target=self._watch, args=(marks,), daemon=True,
                                    name="horovod-ray-watch")
@@ -115,6 +125,10 @@ class Workers:
         """Waits for the threads of ``run_remote``, whose workers are gone."""
         for thread in self._watchers:
             thread.join(timeout)
+
+    def _submit(self, submit: Callable[[int, Any], Any]) -> List[Any]:
+        with self._order:
+            return [submit(rank, actor) for rank, actor in enumerate(self.actors)]
 
     def _watch(self, marks: List[Any]) -> None:
         try:
@@ -151,7 +165,7 @@ class Workers:
 
     @staticmethod
     def _needs_no_grace(failure: Failure) -> bool:
-        return any(isinstance(e, RayActorError) for e in failure.errors.values())
+        return any(map(is_death, failure.errors.values()))
 
     def _collect(self, rank_of: Dict[Any, int], results: Dict[Any, Any], failure: Failure,
                  limit: Optional[float],
@@ -175,5 +189,5 @@ class Workers:
 
     def _failed(self, rank: int, error: BaseException, failure: Failure) -> None:
         failure.errors[rank] = error
-        if isinstance(error, RayActorError):
+        if is_death(error):
             self.dead[rank] = brief(error)

@@ -177,17 +177,25 @@ class StaticAdapter(Adapter):
 
     def shutdown(self) -> None:
         workers, self._workers = self._workers, None
+        strategy, self.strategy = self.strategy, None
+        coordinator, self.coordinator = self.coordinator, None
+        try:
+            if ray.is_initialized():        # else everything has gone with Ray
+                self._end_workers(workers, strategy)
+        finally:
+            if coordinator is not None:
+                coordinator.shutdown()
+
+    @staticmethod
+    def _end_workers(workers: Optional[Workers], strategy: Optional[BaseStrategy]) -> None:
         if workers is not None:
             refs = [actor._leave.remote() for actor in workers.actors]
             if len(ray.wait(refs, num_returns=len(refs), timeout=LEAVE_S)[0]) < len(refs):
                 workers.abort("the executor is being shut down")
-        if self.strategy is not None:
-            self.strategy.shutdown()
+        if strategy is not None:
+            strategy.shutdown()
         if workers is not None:
             workers.join(LEAVE_S)
-        if self.coordinator is not None:
-            self.coordinator.shutdown()
-        self.strategy = self.coordinator = None
 
 
 def _bound(fn: Callable, args: Optional[Sequence[Any]],

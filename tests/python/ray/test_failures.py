@@ -1,4 +1,5 @@
 """RayExecutor: what happens when a worker fails, and what the caller hears of it."""
+import threading
 import time
 
 import pytest
@@ -10,7 +11,7 @@ import ray_cases as cases  # noqa: E402
 import ray_support  # noqa: E402
 from ray.exceptions import RayActorError  # noqa: E402
 
-from horovod.ray import RayExecutor  # noqa: E402
+from horovod.ray import RayExecutor, _calls  # noqa: E402
 
 SOON_S = 15.0                   # "within seconds" on a machine that does much else
 
@@ -149,3 +150,38 @@ def test_shutdown_while_workers_hang(fresh):
     for ref in refs:
         with pytest.raises((RayActorError, cases.hvd.HorovodInternalError)):
             ray.get(ref, timeout=SOON_S)
+
+
+def test_calls_of_several_threads_do_not_cross(kept):
+    """Every call is a collective: with another order on another rank they would hang."""
+    results = []
+
+    def call(number):
+        for _ in range(5):
+            results.append(kept.run(cases.sum_of_ranks, kwargs={"offset": number}))
+    threads = [threading.Thread(target=call, args=[n]) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(results) == [[3 + n] * 3 for n in range(4) for _ in range(5)]
+
+
+def test_which_failure_is_the_cause():
+    internal = cases.hvd.HorovodInternalError
+    lost = internal("rank 2 was lost")
+    lost.rank = 2
+
+    def first(*errors):
+        failure = _calls.Failure()
+        failure.errors.update(errors)
+        return failure.rank()
+    assert first((0, lost), (2, ValueError("it was me")), (1, KeyError())) == 2
+    assert first((0, lost), (1, internal("x")), (2, internal("y"))) == 2
+    assert first((1, internal("mismatch")), (0, internal("mismatch"))) == 1
+
+    memory = _calls.named(ray.exceptions.OutOfMemoryError("too much"), "rank 3 on node x")
+    assert isinstance(memory, RayActorError) and str(memory) == "rank 3 on node x died: too much"
+    cancelled = _calls.named(ray.exceptions.TaskCancelledError(error_message="by you"),
+                             "rank 3 on node x")
+    assert str(cancelled) == "rank 3 on node x failed: by you"

@@ -5,6 +5,7 @@ pytest.importorskip("ray")
 
 import ray  # noqa: E402
 import ray_cases as cases  # noqa: E402
+import ray_support  # noqa: E402
 
 from horovod.ray import RayExecutor, elastic, elastic_v2  # noqa: E402
 
@@ -47,3 +48,13 @@ def test_discovery_counts_nodes_of_one_address_together(two_nodes):
         assert discovery.RayHostDiscovery().find_available_hosts_and_slots() == {address: 4}
         assert discovery.RayHostDiscovery(False, 2).find_available_hosts_and_slots() == {
             address: 2}
+
+
+def test_a_cluster_that_ends_before_the_executor(two_nodes):
+    executor = RayExecutor(RayExecutor.create_settings(), num_workers=1)
+    executor.start()
+    assert cases.threads()
+    ray_support.stop_ray()
+    executor.shutdown()                     # and does not start a Ray of its own
+    assert not ray.is_initialized()
+    assert cases.threads() == []
