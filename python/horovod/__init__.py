@@ -10,15 +10,17 @@ Started with ``horovodrun -np 4 python train.py``, or from Python with ``horovod
 Importing this package imports no framework; it makes ``strategy="horovod"`` known to
 Lightning, whenever that is imported.
 """
-from typing import Any
-
 from horovod import _startup
+
+TYPE_CHECKING = False               # every process of a job imports this: not typing as well
+if TYPE_CHECKING:
+    from typing import Any
 
 __version__ = "0.29.0"
 __all__ = ["run", "__version__"]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     if name == "run":
         from horovod.runner import run
         return run

@@ -253,8 +253,9 @@ def test_the_idle_line_costs_less_than_a_millisecond(monkeypatch):
 
 
 def test_importing_horovod_is_cheap():
-    code = ("import time, sys; t = time.perf_counter(); import horovod; "
-            "print(time.perf_counter() - t); "
+    """Counted in CPU time: the machine may be busy."""
+    code = ("import time, sys; t = time.process_time(); import horovod; "
+            "print(time.process_time() - t); "
             "assert not {'torch', 'lightning', 'numpy', 'ray'} & set(sys.modules)")
     times = []
     for variables in (CLEAN, {**CLEAN, **RANK}):
