@@ -99,6 +99,9 @@ def measure(args, folder):
     for turn in range(args.rounds + 1):
         for kind in (["hvd", "torch"], ["torch", "hvd"])[turn % 2]:
             times, losses[kind] = fit(kind, args, storage)
+            print(f"round {turn} {kind:6}" + "".join(f"{name} {times[name]:.2f}  "
+                                                     for name in PARTS),
+                  file=sys.stderr, flush=True)
             if turn > 0:
                 found[kind].append(times)
     if any(abs(a - b) > 1e-4 for a, b in zip(losses["hvd"], losses["torch"])):

@@ -5,8 +5,8 @@
    is an argument of an actor method: in no environment, command line, log or state of Ray.
 2. Every attempt (first start, restart after a failure, resize) is a new generation with a
    rendezvous of its own; a late worker of an old attempt is refused by the new one.
-3. Only the stable methods of a worker group are used: len, execute_async,
-   execute_single_async.
+3. Only the stable methods of a worker group are used, execute_async and
+   execute_single_async; and its shutdown, if it has one, after a start that failed.
 4. Every wait is bounded.  Ray retries an attempt that fails with RayActorError and gives
    up on anything else; so a worker that does not answer is reported as the former, and
    what will not get better by itself (no Horovod on the workers) as what it is.
@@ -56,6 +56,7 @@ class HorovodBackend(Backend):
             self._form(worker_group, backend_config)
         except BaseException:
             self._stop()                            # Ray calls no on_shutdown after this
+            _discard(worker_group)
             raise
         self._silent = 0
 
@@ -113,3 +114,14 @@ class HorovodBackend(Backend):
 
     def __getstate__(self) -> Dict[str, Any]:
         return {}
+
+
+def _discard(group: Any) -> None:
+    """Ends a group whose start failed.  Ray Train (2.60) forgets it instead: its placement
+    group would hold the resources that the next attempt waits for."""
+    try:
+        end = getattr(group, "shutdown", None)
+        if end is not None:
+            end()
+    except Exception:
+        logger.debug("the workers of a failed start did not end in order", exc_info=True)

@@ -186,6 +186,21 @@ def test_a_dead_worker_passes_as_it_is(backend):
     assert backend._coordinator is None
 
 
+def test_a_group_that_did_not_start_is_ended(backend):
+    group, config = Group("aa"), HorovodConfig()
+    ended = []
+
+    def end():
+        ended.append(1)
+        backend.on_shutdown(group, config)              # as Ray's group does
+        raise RuntimeError("and what else can go wrong")
+
+    group.shutdown, group.silent = end, {1}
+    with pytest.raises(RayActorError, match="rank 1"):
+        backend.on_start(group, config)
+    assert ended == [1]
+
+
 def test_shutdown_tells_the_living_and_swallows_everything(backend, fake):
     group, config = Group("aaa"), HorovodConfig()
     backend.on_start(group, config)

@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-import conftest
 import ray
+import ray_support
 from ray.cluster_utils import Cluster
 from ray.train import FailureConfig, RunConfig, ScalingConfig
 
@@ -22,15 +22,15 @@ def notes(directory, name):
 def lost_node(no_ray, monkeypatch):
     """The second of two nodes.  The driver is on the first: there was no other when it came."""
     monkeypatch.setenv("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "10")
-    conftest._cluster = Cluster()
-    options = dict(num_cpus=2, temp_dir=str(conftest.session_folder() / "n"),
-                   **conftest.OPTIONS)
+    ray_support._cluster = Cluster()
+    options = dict(num_cpus=2, temp_dir=str(ray_support.folder() / "n"),
+                   **ray_support.OPTIONS)
     try:
-        conftest._cluster.add_node(**options)
-        ray.init(address=conftest._cluster.address)
-        yield conftest._cluster.add_node(**options)
+        ray_support._cluster.add_node(**options)
+        ray.init(address=ray_support._cluster.address)
+        yield ray_support._cluster.add_node(**options)
     finally:
-        conftest.stop_ray()
+        ray_support.stop_ray()
 
 
 @pytest.mark.long
@@ -63,4 +63,4 @@ def kill_when_ready(node, directory):
             len(notes(directory, "attempt0")) >= 4 and
             list(directory.glob("storage/nodes/checkpoint*"))):
         time.sleep(0.1)
-    conftest._cluster.remove_node(node, allow_graceful=False)
+    ray_support._cluster.remove_node(node, allow_graceful=False)

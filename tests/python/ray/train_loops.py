@@ -10,6 +10,8 @@ import numpy as np
 from ray import train
 
 import horovod.numpy as hvd
+from horovod.ray._train_backend import HorovodBackend, WorkersUnavailable
+from horovod.ray.train import HorovodConfig
 
 
 def note(config, name, **facts):
@@ -63,6 +65,19 @@ def failing(config):
     hvd.allreduce(np.ones(1), name="nobody else comes")
 
 
+class HesitantBackend(HorovodBackend):
+    """Its first attempt finds a worker that does not answer."""
+
+    def _form(self, group, config):
+        if self._generation == 1:
+            raise WorkersUnavailable("rank 1 does not answer, on purpose")
+        super()._form(group, config)
+
+
+class HesitantConfig(HorovodConfig):
+    backend_cls = HesitantBackend
+
+
 def killed(config):
     """Rank 1 is killed while rank 0 waits for it, in the first attempt."""
     hvd.init()
@@ -71,6 +86,8 @@ def killed(config):
         hvd.allreduce(np.ones(1), name="again")
         note(config, "resumed", rank=hvd.rank(), step=first, size=hvd.size(),
              generation=os.environ["HOROVOD_GENERATION"])
+    else:
+        note(config, "started")
     for step in range(first, 6):
         if step == 4 and first == 0 and hvd.rank() == 1:
             time.sleep(0.5)                 # rank 0 is in the collective by then
