@@ -5,10 +5,11 @@
 
 The two trainers take turns, the first of a round alternates, on one Ray that is started once.
 Shown are floor and median over the rounds of: the whole fit(); from its start until the last
-worker is in the loop; setting up the job in the loop (hvd.init(); for torch it is part of the
-start) and wrapping the model; the training steps; from the end of the loop until fit() has returned.
-A round before the first warms the page cache and is not counted.  Both must end with the same
-loss (to 1e-4).  Exit code 1: they do not, or a fit failed.
+worker is in the loop; what the loop does to set up (hvd: import, init, wrapping the model; torch:
+wrapping, the rest is part of the start); the training steps; from the end of the loop until
+fit() has returned.  What is missing to the whole is the import of torch in the loop.  A round
+before the first warms the page cache and is not counted.  Both must end with the same loss (to
+1e-4).  Exit code 1: they do not, or a fit failed.
 """
 import argparse
 import json
