@@ -37,6 +37,7 @@ def environment(rank, size, port, key_file, extra=()):
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1", "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
         "HOROVOD_RENDEZVOUS_SERVE": "1" if rank == 0 else "0",
         "HOROVOD_KEY_FILE": key_file, "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_RECORDER_DIR": os.path.dirname(key_file),      # removed with the job
         "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1"})
     result["PYTHONPATH"] = os.pathsep.join(
         [str(HERE)] + [p for p in result.get("PYTHONPATH", "").split(os.pathsep) if p])

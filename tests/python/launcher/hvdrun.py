@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 
@@ -14,6 +15,8 @@ BIN = pathlib.Path(sys.executable).parent
 HOROVODRUN = os.environ.get("HVD_TEST_LAUNCHER") or shutil.which(
     "horovodrun", path=f"{BIN}{os.pathsep}{os.environ['PATH']}")
 MARK = "HVD_TEST_MARK"
+# Where ranks write what they did last, when they fail; goes with the tests.
+RECORDS = tempfile.TemporaryDirectory(prefix="hvd-test-")
 
 
 @dataclasses.dataclass
@@ -39,7 +42,8 @@ class Done:
 def environment(env=None, **more):
     """Ours without anything of a job, and a mark all processes of the run inherit."""
     result = {k: v for k, v in os.environ.items() if not k.startswith(("HOROVOD_", "OMPI_"))}
-    result.update(OMP_NUM_THREADS="1", PATH=f"{BIN}{os.pathsep}{os.environ['PATH']}")
+    result.update(OMP_NUM_THREADS="1", HOROVOD_RECORDER_DIR=RECORDS.name,
+                  PATH=f"{BIN}{os.pathsep}{os.environ['PATH']}")
     result[MARK] = uuid.uuid4().hex
     result.update(env or {})
     result.update(more)

@@ -20,7 +20,7 @@ def clean_environment(monkeypatch):
     env = environment()
     for name in [n for n in os.environ if n.startswith("HOROVOD_")]:
         monkeypatch.delenv(name)
-    for name in (MARK, "OMP_NUM_THREADS", "PATH"):
+    for name in (MARK, "OMP_NUM_THREADS", "PATH", "HOROVOD_RECORDER_DIR"):
         monkeypatch.setenv(name, env[name])
     yield env[MARK]
     left = [pid for pid in living(env[MARK]) if pid != os.getpid()]
