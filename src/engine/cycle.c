@@ -352,6 +352,18 @@ void engine_join_thread(struct engine *e)
 
 /* ---- Waiting for a handle ----------------------------------------------------------- */
 
+bool engine_yield(int count, uint64_t *start_ns_p)
+{
+    uint64_t now_ns = clock_ns();
+
+    if (*start_ns_p == 0)
+        *start_ns_p = now_ns;
+    if (count > ENGINE_YIELDS || now_ns - *start_ns_p > ENGINE_YIELD_NS)
+        return false;
+    sched_yield();
+    return true;
+}
+
 /* Drives while it is worth it; true if the handle is done. */
 bool engine_drive(struct engine *e, struct handle *h)
 {
@@ -369,9 +381,8 @@ bool engine_drive(struct engine *e, struct handle *h)
             continue;
         }
         if (e->spin_us <= 0) {
-            if (++idle > ENGINE_YIELDS)
+            if (!engine_yield(++idle, &start_ns))
                 return false;
-            sched_yield();
             continue;
         }
         thread_pause();

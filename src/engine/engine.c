@@ -5,7 +5,6 @@
 #include "base/log.h"
 #include "base/thread.h"
 
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 

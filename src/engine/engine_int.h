@@ -29,8 +29,11 @@
 /* Boards [0, BATCH_BOARDS) carry negotiated batches in turn, the others cached names. */
 #define BATCH_BOARDS 64
 #define CACHE_NUMBERS (TEAM_BOARDS - BATCH_BOARDS)
-/* Ranks above CPUs: yields before sleeping; about half a millisecond in all. */
+/* Ranks above CPUs: yields before sleeping; about half a millisecond in all when only ranks
+ * use the CPUs.  Others may take a time slice for each, and meanwhile nobody else can have the
+ * baton, not even to look for stalls: hence the limit. */
 #define ENGINE_YIELDS 300
+#define ENGINE_YIELD_NS 3000000
 /* negotiate_cache.c keeps that many numbers beyond the capacity. */
 #define CACHE_SLACK 256
 
@@ -165,6 +168,7 @@ struct batch {
     size_t *segments;
     int count;
     uint8_t op, dtype, reduce;
+    uint64_t start_us;
     struct entry *entries[];            /* NULL where this rank has joined */
 };
 
@@ -344,6 +348,8 @@ bool baton_try(struct engine *e);
 void baton_take(struct engine *e);
 void baton_give(struct engine *e);
 
+/* One of them; false: enough.  *start_ns_p: 0 before the first. */
+bool engine_yield(int count, uint64_t *start_ns_p);
 bool engine_drive(struct engine *e, struct handle *h);
 void engine_leave(struct engine *e);
 void engine_send_held(struct engine *e);

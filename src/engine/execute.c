@@ -2,6 +2,7 @@
  * execute.c: runs negotiated batches.  One tensor is processed where it lies; several are
  * packed into a fusion buffer in shared memory, reduced in one collective, and unpacked.
  */
+#include "base/clock.h"
 #include "engine/engine_int.h"
 
 #include <stdlib.h>
@@ -146,6 +147,7 @@ enum hvd_status execute_batch(struct engine *e, struct pset *s, struct batch *b,
     struct hvd_error err;
 
     b->set = s;
+    b->start_us = clock_us();
     b->op = w->op;
     b->dtype = w->dtype;
     b->reduce = w->reduce;

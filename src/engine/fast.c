@@ -11,7 +11,6 @@
 #include "base/clock.h"
 #include "base/thread.h"
 
-#include <sched.h>
 #include <stdlib.h>
 
 static const char barrier_name[] = "barrier.noname";
@@ -56,9 +55,8 @@ static enum hvd_status spin(struct engine *e, struct coll_task *task,
         if (status != HVD_AGAIN)
             return status;
         if (e->spin_us <= 0) {          /* more ranks than CPUs: let one of them run */
-            if (i > ENGINE_YIELDS)
+            if (!engine_yield(i, &start_ns))
                 return HVD_AGAIN;
-            sched_yield();
             continue;
         }
         thread_pause();

@@ -4,7 +4,8 @@
  * 1. A wait is reported when it is warn_us old, not a period later, and then once per
  *    period as long as it lasts.
  * 2. Missing ranks are asked where they are a little earlier, so that the report has their
- *    answers.
+ *    answers.  On a busy host the look may come late: then so does the report, not without
+ *    having asked.
  * 3. A wait as old as shutdown_us ends the job.
  */
 #include "engine/stall.h"
@@ -39,11 +40,13 @@ enum stall_action stall_decide(const struct stall_times *s, uint64_t oldest_us,
         *next_us_p = now_us + s->warn_us;
         return STALL_SHUTDOWN;
     }
-    if (now_us >= report_us) {
+    if (s->asked && s->asked_us + s->lead_us > report_us)
+        report_us = s->asked_us + s->lead_us;
+    if (now_us >= report_us && s->asked) {
         *next_us_p = now_us + s->warn_us - s->lead_us;
         action = STALL_REPORT;
     } else if (now_us >= ask_us && !s->asked) {
-        *next_us_p = report_us;
+        *next_us_p = now_us + s->lead_us > report_us ? now_us + s->lead_us : report_us;
         action = STALL_ASK;
     } else {
         *next_us_p = s->asked ? report_us : ask_us;

@@ -15,7 +15,8 @@ struct stall_times {
     uint64_t lead_us;                   /* missing ranks are asked that much earlier */
     uint64_t shutdown_us;               /* waits older than this end the job; 0: never */
     uint64_t reported_us;               /* last report; 0: none since all was well */
-    bool asked;                         /* for the next report */
+    bool asked;                         /* for the next report, at: */
+    uint64_t asked_us;
 };
 
 enum stall_action { STALL_NOTHING, STALL_ASK, STALL_REPORT, STALL_SHUTDOWN };

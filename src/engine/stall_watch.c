@@ -4,8 +4,9 @@
  * waits there is no timer.
  *
  * Who sees what: a rank sees its own cached operations within the host (the boards tell who
- * has come); the coordinator of a set sees the negotiated ones, a leader small ones between
- * hosts (swap.c), and both send their report to all members.  A question (ASK) is answered by the engine of the asked rank, whatever its own
+ * has come), and its own batches that do not get on; the coordinator of a set sees the
+ * negotiated ones, a leader small ones between hosts (swap.c), and both send their report to
+ * all members.  A question (ASK) is answered by the engine of the asked rank, whatever its own
  * threads do.
  */
 #include "engine/engine_int.h"
@@ -23,6 +24,8 @@ struct stall {
     uint64_t next_us;                   /* next look; 0: not armed */
     uint64_t reports;
     bool dumped;                        /* since all was well */
+    uint64_t bytes_seen, moved_us;      /* what the mesh had moved at the last look; when it
+                                         * had last moved something between two looks */
     char **where;                       /* by rank: the last answer, owned */
 };
 
@@ -144,6 +147,44 @@ static void add_direct(struct waits *w, const struct entry *t, bool *missing)
         add_wait(w, t->set, t->name, t->submit_us, missing);
 }
 
+/* A batch that runs, although nothing has moved for long: who of this host has not come to it,
+ * and which others owe us bytes or do not take ours. */
+static void add_batch(struct waits *w, const struct batch *b, bool *missing)
+{
+    const struct mesh_topology *topo = w->e->topo;
+    uint64_t since_us = b->start_us;
+    bool any = false;
+
+    if (b->task == NULL)
+        return;
+    for (int m = 0; m < b->set->count; m++) {
+        int rank = b->set->ranks[m];
+        bool near = topo->host_of[rank] == topo->host_of[topo->rank];
+
+        missing[m] = m != b->set->self &&
+                     (mesh_is_owed(w->e->mesh, rank) ||
+                      (near && !coll_has_come(b->task, m) && !coll_is_committed(b->task)));
+        any |= missing[m];
+    }
+    if (since_us < w->e->stall->moved_us)
+        since_us = w->e->stall->moved_us;
+    for (int i = 0; any && i < b->count; i++)
+        if (b->entries[i] != NULL) {
+            add_wait(w, b->set, b->entries[i]->name, since_us, missing);
+            return;                     /* one of a fused batch stands for all */
+        }
+}
+
+static void note_movement(struct engine *e, uint64_t now_us)
+{
+    struct mesh_counters c;
+
+    mesh_count(e->mesh, &c);
+    if (c.bytes_sent + c.bytes_received != e->stall->bytes_seen)
+        e->stall->moved_us = now_us;
+    e->stall->bytes_seen = c.bytes_sent + c.bytes_received;
+}
+
 static void waits_init(struct waits *w, struct engine *e)
 {
     *w = (struct waits){.e = e, .oldest_us = UINT64_MAX};
@@ -165,6 +206,9 @@ static void collect(struct waits *w, uint64_t now_us)
         return;
     list_each(node, &e->direct)
         add_direct(w, list_entry(node, struct entry, node), missing);
+    note_movement(e, now_us);
+    list_each(node, &e->batches)
+        add_batch(w, list_entry(node, struct batch, node), missing);
     for (int i = 0; i < TEAM_SLOTS; i++) {
         w->set = e->sets[i];
         if (w->set != NULL && w->set->neg != NULL)
@@ -429,6 +473,7 @@ static void act(struct engine *e, const struct waits *w, uint64_t now_us)
     if (action == STALL_ASK) {
         ask(e, w, now_us);
         s->times.asked = true;
+        s->times.asked_us = now_us;
     } else if (action != STALL_NOTHING) {
         report(e, w, action == STALL_SHUTDOWN, now_us);
         s->times.reported_us = now_us;

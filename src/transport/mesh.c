@@ -182,6 +182,13 @@ int mesh_progress(struct mesh *m)
     return count;
 }
 
+bool mesh_is_owed(const struct mesh *m, int peer)
+{
+    const struct link *l = &m->links[peer];
+
+    return l->ops != NULL && (!list_is_empty(&l->posted) || !list_is_empty(&l->sends));
+}
+
 bool mesh_has_left(const struct mesh *m, int peer)
 {
     return atomic_load(&m->links[peer].left);

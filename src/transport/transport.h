@@ -154,6 +154,9 @@ typedef enum hvd_status (*mesh_push_fn)(void *context, struct hvd_error *err);
  * with the verdict that it brings.  Once, after mesh_open.  Errors: HVD_SYS. */
 enum hvd_status mesh_follow(struct mesh *mesh, int fd, mesh_push_fn push, void *context,
                             struct hvd_error *err);
+/* True while a transfer with that peer is under way that needs it: bytes that it has not sent,
+ * or that it does not take. */
+bool mesh_is_owed(const struct mesh *mesh, int peer);
 /* True once that peer has said goodbye. */
 bool mesh_has_left(const struct mesh *mesh, int peer);
 

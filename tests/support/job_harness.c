@@ -120,6 +120,26 @@ void job_end(struct job *job)
     rmdir(job->dir);
 }
 
+/* What ranks have written to files of their own instead of our stderr. */
+static void show_errors(const struct job *job)
+{
+    DIR *dir = opendir(job->dir);
+    char line[4096];
+
+    for (struct dirent *file; dir != NULL && (file = readdir(dir)) != NULL;) {
+        int fd = strncmp(file->d_name, "err", 3) == 0
+                     ? openat(dirfd(dir), file->d_name, O_RDONLY | O_CLOEXEC) : -1;
+        FILE *in = fd >= 0 ? fdopen(fd, "r") : NULL;
+
+        while (in != NULL && fgets(line, sizeof line, in) != NULL)
+            fprintf(stderr, "%s: %s", file->d_name, line);
+        if (in != NULL)
+            fclose(in);
+    }
+    if (dir != NULL)
+        closedir(dir);
+}
+
 void job_run(const struct job_options *opt, job_body_fn body, void *context)
 {
     struct job job;
@@ -132,6 +152,8 @@ void job_run(const struct job_options *opt, job_body_fn body, void *context)
         if (result != 0 && failed < 0)
             failed = rank, code = result;
     }
+    if (failed >= 0)
+        show_errors(&job);
     job_end(&job);
     if (failed >= 0)
         check_fail(__FILE__, __LINE__, "rank %d of %d ended with %d", failed, opt->size,

@@ -44,6 +44,21 @@ TEST(reports_at_the_warning_time_and_once_per_period)
     CHECK_EQ(stall_decide(&t, 100 * S, 220 * S, &next), STALL_REPORT);
 }
 
+/* The thread that looks was not let run in time. */
+TEST(a_late_look_asks_before_it_reports)
+{
+    struct stall_times t = times(60, 0);
+    uint64_t next;
+
+    CHECK_EQ(stall_decide(&t, 100 * S, 163 * S, &next), STALL_ASK);
+    CHECK_EQ(next, 163 * S + t.lead_us);
+    t.asked = true;
+    t.asked_us = 163 * S;
+    CHECK_EQ(stall_decide(&t, 100 * S, next - 1, &next), STALL_NOTHING);
+    CHECK_EQ(next, 163 * S + t.lead_us);
+    CHECK_EQ(stall_decide(&t, 100 * S, next, &next), STALL_REPORT);
+}
+
 TEST(a_younger_wait_has_its_own_time)
 {
     struct stall_times t = times(60, 0);
