@@ -157,10 +157,12 @@ static void leaves_early(int rank, int size, void *context)
     struct hvd_error err = {0};
     enum hvd_status status;
 
-    (void)size;
     job_init();
     job_sum("first", 1);
+    s->ready++;
     if (rank == s->victim) {
+        while (s->ready < size)         /* what is done here may be under way elsewhere */
+            sched_yield();
         if (s->variant == 0)
             _exit(0);                   /* no shutdown, no atexit */
         if (s->variant == 1) {
