@@ -41,8 +41,8 @@ def choose_nics(facts: Sequence[Dict[str, Any]], nics: Optional[Iterable[str]]) 
     """The interfaces for ranks whose ``_actor.facts`` are given.
 
     The user's, else the loopback if all are on one machine, else the one that has the
-    address Ray knows the node by, if its name is the same everywhere.  Empty: the core takes
-    what can be reached; see ``own_nic`` for names that differ.
+    address Ray knows the node by, if its name is the same everywhere.  Empty: there is no
+    such name; each rank may be given its own interface, or none.
     """
     if nics:
         return sorted(nics)
