@@ -7,8 +7,10 @@
 3. Whoever calls ``establish_rendezvous`` again starts a new generation: workers of the one
    before are refused.
 """
+import functools
 import hashlib
 import ipaddress
+import logging
 import os
 import uuid
 from typing import Any, Dict, List, Optional, Set, Union
@@ -122,6 +124,7 @@ class Coordinator:
             server.close()
 
     def _start(self) -> None:
+        _warn_of_open_ray()
         self._address = ray.util.get_node_ip_address()
         try:
             self.rendezvous = self._server(self._address)
@@ -139,6 +142,19 @@ class Coordinator:
         if given:
             return given
         return str(max(1, round(self.settings.start_timeout.remaining())))
+
+
+@functools.lru_cache(maxsize=None)
+def _warn_of_open_ray() -> None:
+    """Once: the key of a job is no safer than Ray, which carries it."""
+    mode = getattr(ray._raylet, "get_authentication_mode", None)
+    known = getattr(ray._raylet, "AuthenticationMode", None)
+    if mode is None or known is None:   # a Ray that has no authentication by token
+        return
+    if mode() == known.DISABLED:
+        logging.getLogger("horovod.ray").warning(
+            "token authentication of Ray is off: whoever reaches its ports can run code in "
+            "this cluster and read the keys of jobs; see RAY_AUTH_MODE and `ray get-auth-token`")
 
 
 def _any_address(like: str) -> str:

@@ -5,8 +5,6 @@ pytest.importorskip("ray")
 
 import ray_support  # noqa: E402
 
-session_folder = ray_support.folder
-
 
 @pytest.fixture
 def shared_ray():

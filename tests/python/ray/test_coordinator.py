@@ -180,3 +180,16 @@ def test_keys_of_any_form(key):
 def test_a_coordinator_is_not_pickled():
     with pytest.raises(TypeError, match="job key"):
         pickle.dumps(Coordinator(MiniSettings()))
+
+
+@pytest.mark.parametrize("mode, warnings", [("disabled", 1), ("token", 0)])
+def test_a_cluster_that_is_open_to_all_is_told_of_once(mode, warnings, tmp_path):
+    """Ray carries the key."""
+    code = ("from horovod.ray.runner import Coordinator, MiniSettings\n"
+            "for i in range(2):\n"
+            "    c = Coordinator(MiniSettings()); c.register('h', 'n', 0)\n"
+            "    c.serve(); c.shutdown()")
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
+                            env={**os.environ, "RAY_AUTH_MODE": mode, "RAY_AUTH_TOKEN": "x" * 32},
+                            timeout=60, check=True)
+    assert result.stderr.count("token authentication of Ray is off") == warnings
