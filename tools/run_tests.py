@@ -37,7 +37,7 @@ LONG_ROUNDS = {"HVD_CYCLES": "10000", "HVD_ROUNDS": "200", "HVD_SEEDS": "20000",
                "HVD_KILLS": "200", "HVD_LOAD_S": "60"}
 OUTPUT_LINES = 80                       # of a failure; the rest is in the log
 
-SANITIZED = ["-Dbuildtype=debugoptimized", "-Db_lundef=false"]
+SANITIZED = ["-Dbuildtype=debugoptimized", "-Doptimization=1", "-Db_lundef=false"]
 # Everything compiles without a warning with both compilers: gcc and asan.
 BUILDS = {
     "gcc": ("gcc", ["-Dwerror=true"]),
