@@ -8,7 +8,8 @@
 The stages of `make test` run in two lanes side by side, since the Python tests leave half
 of two processors idle.  A line per test program with its time; the full output of every
 stage lies in build/log/, that of a failure is shown.  Exit code 1 if a test failed, a stage
-could not run or ran no test, or a process was left behind.  The last line is
+could not run or ran no test, or a process was left behind.  The last lines name what
+failed, with the reason, so that the end of a log tells it; the very last is
 `N passed, N failed`.
 """
 import argparse
@@ -32,10 +33,13 @@ LOGS = ROOT / "build" / "log"
 CPUS = len(os.sched_getaffinity(0))
 # Every process of this run inherits it: who still has it at the end was left behind.
 MARK = f"RUN_TESTS_ID={os.getpid()}-{time.monotonic_ns()}"
-SANITIZER_FACTOR = 4                    # of time limits; sanitizers cost up to ten times
+LOAD_FACTOR = 3                         # of time limits: they end what hangs, and the
+                                        # other lane or a busy host is no hang
+SANITIZER_FACTOR = 6                    # sanitizers cost up to ten times
 LONG_ROUNDS = {"HVD_CYCLES": "10000", "HVD_ROUNDS": "200", "HVD_SEEDS": "20000",
                "HVD_KILLS": "200", "HVD_LOAD_S": "60"}
 OUTPUT_LINES = 80                       # of a failure; the rest is in the log
+REASON_CHARACTERS = 160                 # of a failure, in the last lines
 
 SANITIZED = ["-Dbuildtype=debugoptimized", "-Doptimization=1", "-Db_lundef=false"]
 # Everything compiles without a warning with both compilers: gcc and asan.
@@ -91,6 +95,16 @@ def show(text, lines=OUTPUT_LINES):
         print(f"        ... {len(rows) - lines} lines more in the log")
     for row in rows[-lines:]:
         print(f"        {row}")
+
+
+FAILURES = []                           # what the last lines say
+
+
+def failure(name, reason):
+    reason = " ".join(reason.split())
+    if len(reason) > REASON_CHARACTERS:
+        reason = "... " + reason[-REASON_CHARACTERS:]
+    FAILURES.append(f"FAILED {name}: {reason}")
 
 
 def line(verdict, seconds, name, count=None):
@@ -188,7 +202,21 @@ def count_tests(entry):
     return totals
 
 
-def meson_test(kind, arguments, limit_s, factor=1, extra=()):
+def name_failures(kind, entry):
+    """Of every failed test its name, and what the checks of the program complained of."""
+    program = f"{kind} {entry['name'].split(' / ')[-1]}"
+    complaints = re.findall(r"^\S+\.[ch]:\d+: .*|^.*ERROR: .*Sanitizer.*|^.*runtime error.*",
+                            entry.get("stderr") or "", re.M)
+    reason = "; ".join(complaints[:3]) or entry["result"]
+    names = [(n, w) for n, w in ONE_TEST.findall(entry.get("stdout") or "")
+             if w.startswith("FAILED")]
+    for name, word in names:
+        failure(f"{program} {name}", f"{word}; {reason}")
+    if not names:
+        failure(program, reason)
+
+
+def meson_test(kind, arguments, limit_s, factor=LOAD_FACTOR, extra=()):
     directory = build(kind)
     results = directory / "meson-logs" / "testlog.json"
     results.unlink(missing_ok=True)
@@ -212,6 +240,7 @@ def meson_test(kind, arguments, limit_s, factor=1, extra=()):
         one = count_tests(entry)
         totals.add(one)
         if one.failed:
+            name_failures(kind, entry)
             print(f"  {entry['name'].split(' / ')[-1]}: {entry['result']}")
             show((entry.get("stdout") or "") + (entry.get("stderr") or ""))
     if len(rows) < planned or (code != 0 and totals.failed == 0):
@@ -246,6 +275,7 @@ def script(path, log):
     code, output = run([ROOT / path / "run"], log, 7200)
     line("ok" if code == 0 else "FAILED", time.monotonic() - start, path)
     if code != 0:
+        failure(path, output)
         show(output)
     return Totals(passed=int(code == 0), failed=int(code != 0))
 
@@ -274,8 +304,12 @@ def pytest(name, arguments, limit_s):
     files = collections.defaultdict(lambda: [0.0, Totals()])
     for case in xml.etree.ElementTree.parse(report).iter("testcase"):
         one = Totals()
-        if case.find("failure") is not None or case.find("error") is not None:
+        why = case.find("failure")
+        if why is None:
+            why = case.find("error")
+        if why is not None:
             one.failed = 1
+            failure(f"{case.get('classname')}.{case.get('name')}", why.get("message") or "")
         elif case.find("skipped") is not None:
             one.skipped = 1
         else:
@@ -343,6 +377,7 @@ def stage_fuzz(options):
             line("ok" if code == 0 else "FAILED", seconds, f"fuzz/{name}")
             totals.add(Totals(passed=int(code == 0), failed=int(code != 0)))
             if code != 0:
+                failure(f"fuzz/{name}", output)
                 show(output)
     return totals
 
@@ -368,10 +403,12 @@ def run_stage(name, options):
             raise Broken("no test ran")
     except Broken as why:
         print(f"  FAILED: {why}")
+        failure(name, str(why))
         totals = Totals(failed=1)
     left = left_behind()
     if left:
         print("  FAILED: processes left behind")
+        failure(name, f"left behind: {', '.join(left)}")
         show("\n".join(left))
         totals.failed += 1
     print(f"{name}: {totals} in {time.monotonic() - start:.0f} s, "
@@ -419,16 +456,23 @@ def run_lane(name, stages, totals, lock, processes):
     command = [sys.executable, __file__]
     for stage in stages:
         command += ["--stage", stage]
-    last = ""
+    last, at_the_end = "", []
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         processes.append(process)
         for row in process.stdout:
             last = row
+            if row.startswith("FAILED "):
+                at_the_end.append(row.rstrip())
             with lock:
                 print(f"{name:6s} | {row}", end="", flush=True)
     found = LAST_LINE.match(last)
     with lock:
-        totals.add(Totals(*map(int, found.groups())) if found else Totals(failed=1))
+        FAILURES.extend(at_the_end)
+        if found:
+            totals.add(Totals(*map(int, found.groups())))
+        else:
+            failure(f"lane {name}", f"ended with {process.returncode}: {last}")
+            totals.add(Totals(failed=1))
 
 
 def run_lanes():
@@ -462,6 +506,8 @@ def main():
     for name in options.stage or (LONG if options.long else []):
         totals.add(run_stage(name, options))
     print(f"all stages: {totals} in {time.monotonic() - start:.0f} s")
+    for row in FAILURES:
+        print(row)
     print(f"{totals.passed} passed, {totals.failed} failed")
     sys.exit(totals.failed > 0)
 
