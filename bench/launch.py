@@ -28,6 +28,13 @@ def cpu_of(rank, ranks):
     return {CPUS[rank * len(CPUS) // ranks]} if ranks > len(CPUS) else set(CPUS)
 
 
+def settle(cpus):
+    """Of a rank: its CPUs, and a group of its own in our session, as the workers of horovodrun
+    have it.  The kernel schedules sessions apart (autogroup), and then yielding is no use."""
+    os.setpgid(0, 0)
+    os.sched_setaffinity(0, cpus)
+
+
 # ---------------------------------------------------------------- systems
 
 class System:
@@ -79,7 +86,7 @@ class Ours(System):
             env["HOROVOD_HOSTNAME"] = namespace(host)
         cpus = cpu_of(rank, ranks)
         return subprocess.Popen(words, env=os.environ | {k: str(v) for k, v in env.items()},
-                                preexec_fn=lambda: os.sched_setaffinity(0, cpus), **log)
+                                preexec_fn=lambda: settle(cpus), **log)
 
 
 class OpenMpi(System):
@@ -117,7 +124,7 @@ class OpenMpi(System):
         for name in env:
             command += ["-x", name]
         return [subprocess.Popen([*command, program("collbench_openmpi"), *words],
-                                 env=os.environ | env, **log)]
+                                 env=os.environ | env, preexec_fn=os.setpgrp, **log)]
 
 
 class Mpich(System):
@@ -130,7 +137,7 @@ class Mpich(System):
         bind = ["-bind-to", "core"] if ranks <= len(CPUS) else []
         return [subprocess.Popen(["mpirun.mpich", *bind, "-np", str(ranks),
                                   program("collbench_mpich"), *words],
-                                 env=os.environ | MALLOC, **log)]
+                                 env=os.environ | MALLOC, preexec_fn=os.setpgrp, **log)]
 
 
 SYSTEMS = [
@@ -212,8 +219,7 @@ def launch(system, ranks, ops, sizes, seconds, limit):
                  "-z", ",".join(map(str, sizes)), "-t", str(seconds)]
         os.environ[MARK] = mark
         with open(scratch / "out", "w") as out:
-            log = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": subprocess.STDOUT,
-                   "start_new_session": True}
+            log = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": subprocess.STDOUT}
             processes = system.start(ranks, words, scratch, log)
             try:
                 why = wait_all(processes, time.monotonic() + limit)

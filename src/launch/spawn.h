@@ -22,7 +22,7 @@ struct spawn_request {
 };
 
 struct spawn_process {
-    pid_t pid;                          /* leader of its own session and group */
+    pid_t pid;                          /* leader of its own group */
     int out_fd, err_fd, result_fd;      /* read ends, not blocking; result may be -1 */
 };
 

@@ -68,7 +68,7 @@ class Job:
             self.processes.append(subprocess.Popen(
                 command, env=env, stdin=stdin or subprocess.DEVNULL,
                 stdout=self.outputs[rank] if stdin is None else subprocess.PIPE,
-                stderr=self.outputs[rank], start_new_session=True, cwd=ROOT))
+                stderr=self.outputs[rank], preexec_fn=os.setpgrp, cwd=ROOT))
 
     def output(self, rank):
         self.outputs[rank].flush()

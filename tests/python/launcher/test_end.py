@@ -218,11 +218,13 @@ def test_start_is_quick():
     assert min(times) < 1.0
 
 
-def test_workers_lead_sessions_of_their_own():
-    """So a terminal's signal reaches the launcher only."""
-    done = run("-np", "1", *sh("ps -o sid= -p $$; echo $$"))
-    sid, pid = [line.split(":")[1].strip() for line in done.text.splitlines()]
-    assert sid == pid
+def test_workers_lead_groups_in_one_session_of_their_own():
+    """A session without a terminal, so a terminal's signal reaches the launcher only; one for
+    all of a host, because the kernel schedules sessions apart (autogroup)."""
+    done = run("-np", "2", *sh("echo $(ps -o sid=,pgid=,tty= -p $$) $$"))
+    rows = [line.split(":")[1].split() for line in done.text.splitlines()]
+    assert all(pgid == pid and tty == "?" for _, pgid, tty, pid in rows)
+    assert len({sid for sid, *_ in rows}) == 1 and int(rows[0][0]) != os.getsid(0)
 
 
 def test_killing_the_launchers_group_leaves_nothing():
