@@ -47,15 +47,15 @@ class Driver(TreeTest):
 
     def test_a_process_left_behind_is_found_and_ended(self):
         name, _, value = run_tests.MARK.partition("=")
-        sleeper = subprocess.Popen([sys.executable, "-c", "input()"],
-                                   stdin=subprocess.PIPE, start_new_session=True,
-                                   env={**os.environ, name: value})
-        try:
-            left = run_tests.left_behind()
-        finally:
-            sleeper.kill()
-            sleeper.wait()
-            sleeper.stdin.close()
+        with subprocess.Popen([sys.executable, "-c", "print(flush=True); input()"],
+                              stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                              start_new_session=True,
+                              env={**os.environ, name: value}) as sleeper:
+            sleeper.stdout.readline()      # its environment cannot be read within execve
+            try:
+                left = run_tests.left_behind()
+            finally:
+                sleeper.kill()
         self.assertEqual(len(left), 1)
         self.assertIn(f"pid {sleeper.pid}:", left[0])
 
