@@ -206,6 +206,8 @@ int link_send(struct link *l)
     if (!any && l->queued) {
         list_remove(&l->outgoing_node);
         l->queued = false;
+        if (l->ops->want_room != NULL)
+            l->ops->want_room(l, false);        /* or it would end every sleep */
     }
     return finished > 0 || moved > 0;
 }

@@ -287,6 +287,43 @@ TEST(no_wake_up_of_a_board_is_lost, .limit_s = 60)
     harness_run(&(struct harness){.size = 2}, board_ping_pong);
 }
 
+/* A socket that was full once has room again; nobody waits for that any more. */
+static void sleeps_after_a_full_socket(struct harness_rank *r)
+{
+    struct mesh_xfer x;
+    char *data = calloc(1, LARGE);
+    uint64_t start;
+
+    if (r->rank == 0) {
+        mesh_send(r->mesh, 1, 1, data, LARGE, &x);
+        while (!mesh_arm(r->mesh, false))
+            mesh_progress(r->mesh);     /* until nothing fits */
+        mesh_disarm(r->mesh);
+        atomic_store(harness_word(r, 0), 1);
+        CHECK_EQ((int)harness_wait(r->mesh, &x), HVD_OK);
+        CHECK(mesh_arm(r->mesh, false));
+        start = clock_us();
+        mesh_sleep(r->mesh, 30000);
+        CHECK(clock_us() - start >= 30000);
+        mesh_disarm(r->mesh);
+        atomic_store(harness_word(r, 0), 2);
+    } else {
+        while (atomic_load(harness_word(r, 0)) == 0)
+            sched_yield();
+        mesh_recv(r->mesh, 0, 1, data, LARGE, &x);
+        CHECK_EQ((int)harness_wait(r->mesh, &x), HVD_OK);
+        while (atomic_load(harness_word(r, 0)) < 2)
+            sched_yield();
+    }
+    free(data);
+}
+
+TEST(a_socket_with_room_wakes_nobody)
+{
+    harness_run(&pairs[1], sleeps_after_a_full_socket);
+    harness_run(&pairs[2], sleeps_after_a_full_socket);
+}
+
 static void *kicker(void *context)
 {
     mesh_kick(context);
