@@ -70,8 +70,8 @@ struct watch {
     int epoll, wake;
     struct watched *peers;              /* by rank */
     int count;
-    uint64_t period_us, limit_us, grace_us;
-    uint64_t start_us, rearm_us;        /* rule 3 */
+    uint64_t t_us, period_us, limit_us, grace_us;
+    uint64_t rearm_us;                  /* rule 3 */
     bool told;                          /* rule 6 */
     _Atomic bool stop, goodbye;
     pthread_mutex_t lock;               /* guards suspects, suspect_count */
@@ -320,9 +320,8 @@ static uint64_t judge(struct watch *w, int peer, uint64_t now)
         since = w->m->deadline_us;
     if (now < since + limit)
         return since + limit;
-    if (!p->begun)
-        since = w->start_us;
-    snprintf(text, sizeof text, "%.1f", (double)(now - since) / 1e6);
+    /* T, not how long it was: ranks that judge at once say the same. */
+    snprintf(text, sizeof text, "%.1f", (double)w->t_us / 1e6);
     lost(w, peer, "no heartbeat for %s s (stopped, or its host is unreachable)", text);
     return UINT64_MAX;
 }
@@ -506,10 +505,11 @@ static enum hvd_status watch_init(struct watch *w, struct mesh *m, struct hvd_er
     uint64_t t_us = (uint64_t)(m->conf->heartbeat_s * 1e6);
 
     *w = (struct watch){.m = m, .epoll = -1, .wake = -1, .count = (int)n,
-                        .period_us = t_us / 10, .limit_us = t_us + t_us / 20};
+                        .t_us = t_us, .period_us = t_us / 10,
+                        .limit_us = t_us + t_us / 20};
     pthread_mutex_init(&w->lock, NULL);
     w->grace_us = t_us / 4 < 250000 ? t_us / 4 : 250000;
-    w->start_us = w->rearm_us = clock_us();
+    w->rearm_us = clock_us();
     w->peers = calloc(n, sizeof *w->peers);
     w->suspects = calloc(n, sizeof *w->suspects);
     if (w->peers == NULL || w->suspects == NULL)
