@@ -27,7 +27,7 @@
 struct check_test {
     const char *name;
     void (*run)(void);
-    int limit_s;                        /* 0: 20 s */
+    int limit_s;                        /* 0: 60 s; it ends hangs, not slow tests */
     struct check_test *next;
 };
 
@@ -36,6 +36,10 @@ _Noreturn void check_fail(const char *file, int line, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 /* Ends the test as skipped (exit 77); only for what this machine cannot do. */
 _Noreturn void check_skip(const char *why);
+
+/* run(0) to run(count - 1) at the same time, in processes of their own: for tests that spend
+ * their time waiting.  The test fails if one of them does. */
+void check_side_by_side(void (*run)(int number), int count);
 
 /* The limit times CHECK_LIMIT_FACTOR, for sanitizers and slow machines. */
 unsigned check_limit_s(int limit_s);

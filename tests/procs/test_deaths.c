@@ -94,7 +94,8 @@ static void until_the_kill(int rank, int size, void *context)
 static uint64_t kill_one(int number)
 {
     struct scene *s = shared(sizeof *s);
-    struct job_options opt = {.size = RANKS, .hosts = 1 + number / KINDS % 2};
+    static const char *const env[] = {"HOROVOD_HEARTBEAT_SECONDS=60", NULL};
+    struct job_options opt = {.size = RANKS, .hosts = 1 + number / KINDS % 2, .env = env};
     struct job job;
     uint64_t struck_us, worst = 0;
 
@@ -134,8 +135,10 @@ TEST(a_death_in_any_collective_is_known_soon, .limit_s = 600)
     p99 = took[(kills * 99 + 99) / 100 - 1];
     printf("%d kills, known after: median %.1f ms, 99 %% %.1f ms, worst %.1f ms\n", kills,
            (double)took[kills / 2] / 1e3, (double)p99 / 1e3, (double)took[kills - 1] / 1e3);
-    /* A few kills on a machine that runs other tests as well get ten times the promise. */
-    CHECK(p99 < (kills >= 200 && !CHECK_SANITIZED ? 100000 : 1000000));
+    /* A machine that runs other tests as well has time: half of the kills are known at
+     * once, and for none the next beat is waited for, which comes after 6 s. */
+    CHECK(took[kills / 2] < 1000000 && took[kills - 1] < 5000000);
+    CHECK(kills < 200 || CHECK_SANITIZED || p99 < 100000);
     free(took);
 }
 

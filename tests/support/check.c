@@ -56,6 +56,26 @@ unsigned check_limit_s(int limit_s)
     return (unsigned)(limit_s * (n > 0 ? n : 1));
 }
 
+void check_side_by_side(void (*run)(int number), int count)
+{
+    int status, failed = 0;
+
+    for (int i = 0; i < count; i++) {
+        pid_t pid = fork();
+
+        CHECK(pid >= 0);
+        if (pid == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            run(i);
+            fflush(NULL);
+            exit(0);
+        }
+    }
+    for (int i = 0; i < count; i++)
+        failed += wait(&status) < 0 || status != 0;
+    CHECK_EQ(failed, 0);
+}
+
 /* The test leads a process group, so that what it started dies with it. */
 static int run_child(const struct check_test *test)
 {
@@ -65,7 +85,7 @@ static int run_child(const struct check_test *test)
     if (pid == 0) {
         setpgid(0, 0);
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        alarm(check_limit_s(test->limit_s > 0 ? test->limit_s : 20));
+        alarm(check_limit_s(test->limit_s > 0 ? test->limit_s : 60));
         test->run();
         fflush(NULL);
         exit(0);

@@ -52,7 +52,7 @@ static _Noreturn void be_rank(const struct job_options *opt, int rank, int pipe_
     struct ticket t;
 
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    alarm(check_limit_s(opt->limit_s > 0 ? opt->limit_s : 15));
+    alarm(check_limit_s(opt->limit_s > 0 ? opt->limit_s : 50));
     if (read(pipe_fd, &t, sizeof t) != (ssize_t)sizeof t)
         _exit(3);
     close(pipe_fd);

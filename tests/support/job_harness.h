@@ -15,7 +15,7 @@ struct job_options {
     int size;
     int hosts;                          /* ranks are spread over so many host names, 0: 1 */
     const char *const *env;             /* "NAME=value", NULL at the end; may be NULL */
-    int limit_s;                        /* 0: 15 */
+    int limit_s;                        /* 0: 50 */
 };
 
 typedef void (*job_body_fn)(int rank, int size, void *context);
