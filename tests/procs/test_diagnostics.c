@@ -7,7 +7,9 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -56,7 +58,7 @@ static int count(const char *part)
 /* Waits until `part` is in the file. */
 static void await(const char *name, const char *part)
 {
-    uint64_t end_us = clock_us() + 10000000;
+    uint64_t end_us = clock_us() + 30000000;
 
     while (strstr(read_file(name), part) == NULL) {
         if (clock_us() > end_us)
@@ -302,6 +304,7 @@ static enum hvd_status sum_status(const char *name, struct hvd_error *err)
     return hvd_run(&req, err);
 }
 
+/* Until then nobody may be 3 s late, also on a busy machine. */
 static void wait_too_long(int rank, int size, void *context)
 {
     struct hvd_error err;
@@ -309,8 +312,8 @@ static void wait_too_long(int rank, int size, void *context)
 
     (void)size;
     keep_stderr(rank);
-    setenv("HOROVOD_STALL_CHECK_TIME_SECONDS", "0.4", 1);
-    setenv("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "1", 1);
+    setenv("HOROVOD_STALL_CHECK_TIME_SECONDS", "1", 1);
+    setenv("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "3", 1);
     job_init();
     for (int i = 0; context != NULL && i < 3; i++)
         job_sum("y", 1);
@@ -321,11 +324,10 @@ static void wait_too_long(int rank, int size, void *context)
         await(file("err", 1), "flight recorder (failure) written to");
     CHECK_EQ(sum_status("y", &err), HVD_STALLED);
     CHECK_HAS(err.text, "1");
-    CHECK_HAS(err.text, "did not come to y within 1 seconds");
+    CHECK_HAS(err.text, "did not come to y within 3 seconds");
     CHECK_EQ(err.rank, 1);
-    CHECK(clock_us() - start_us < 5000000);
     if (rank == 0) {
-        CHECK(clock_us() - start_us >= 900000);
+        CHECK(clock_us() - start_us >= 2900000);
         CHECK_HAS(read_file(file("err", 0)), "\n1!: [y]");
     }
     CHECK_EQ(sum_status("z", &err), HVD_STALLED);
@@ -400,11 +402,17 @@ TEST(stall_of_a_small_cached_operation_between_hosts)
     job_run(&(struct job_options){.size = 4, .hosts = 2}, wait_in_group, NULL);
 }
 
+static void shut_down(int number)
+{
+    static const struct job_options jobs[] = {{.size = 2}, {.size = 2},
+                                              {.size = 3, .hosts = 3}};
+
+    job_run(&jobs[number], wait_too_long, number > 0 ? "cached" : NULL);
+}
+
 TEST(stall_shuts_the_job_down)
 {
-    job_run(&(struct job_options){.size = 2}, wait_too_long, NULL);
-    job_run(&(struct job_options){.size = 2}, wait_too_long, "cached");
-    job_run(&(struct job_options){.size = 3, .hosts = 3}, wait_too_long, "cached");
+    check_side_by_side(shut_down, 3);
 }
 
 static void ignore_short_limit(int rank, int size, void *context)
@@ -446,7 +454,7 @@ static void dump_by_signal(int rank, int size, void *context)
     kill(getpid(), SIGUSR2);
     await(dump_file(rank), "done allreduce set 0 8 bytes OK grad/7\n");
     kill(getpid(), SIGUSR2);
-    for (int i = 0; i < 1000 && (read_file(dump_file(rank)), count("why SIGUSR2")) < 2; i++)
+    while (read_file(dump_file(rank)), count("why SIGUSR2") < 2)
         usleep(2000);
     CHECK_EQ(count("why SIGUSR2"), 2);
     CHECK_EQ(stat(dump_file(rank), &info), 0);
@@ -538,13 +546,17 @@ TEST(a_failure_writes_the_recorder)
 static void look_at_stats(int rank, int size, void *context)
 {
     static char stats[8192];
+    _Atomic int *waiting = context;
 
-    (void)context;
     job_init();
     for (int i = 0; i < 100; i++)
         job_sum("x", 1);
-    if (rank == size - 1)
-        usleep(300000);                 /* the straggler */
+    if (rank == size - 1) {             /* the straggler */
+        while (*waiting < size - 1)
+            sched_yield();
+        usleep(1000000);
+    }
+    ++*waiting;
     job_sum("x", 1);
     CHECK(hvd_stats_json(stats, sizeof stats) < sizeof stats);
     CHECK(json_is_valid(stats));
@@ -560,15 +572,23 @@ static void look_at_stats(int rank, int size, void *context)
         at = strstr(strstr(stats, "\"peers\""), peer);
         CHECK(at != NULL);
         CHECK_EQ(sscanf(strstr(at, "wait_seconds"), "wait_seconds\": %lf", &seconds), 1);
-        CHECK(seconds > 0.2 && seconds < 10);
+        CHECK(seconds > 0.2 && seconds < 30);
     }
     hvd_shutdown();
 }
 
+static void straggle(int number)
+{
+    _Atomic int *waiting = mmap(NULL, sizeof *waiting, PROT_READ | PROT_WRITE,
+                                MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+    CHECK(waiting != MAP_FAILED);
+    job_run(&(struct job_options){.size = 2 + 2 * number}, look_at_stats, (void *)waiting);
+}
+
 TEST(stats_name_the_straggler)
 {
-    job_run(&(struct job_options){.size = 2}, look_at_stats, NULL);
-    job_run(&(struct job_options){.size = 4}, look_at_stats, NULL);
+    check_side_by_side(straggle, 2);
 }
 
 /* ---- Autotune ------------------------------------------------------------------------------ */
