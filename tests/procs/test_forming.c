@@ -211,7 +211,7 @@ static void named(struct harness_rank *r)
 TEST(a_missing_rank_is_named)
 {
     harness_run_processes(&(struct harness){.size = 3, .hosts = 3, .prepare = stays_away,
-                                            .may_fail = true, .timeout_s = 1},
+                                            .may_fail = true, .timeout_s = 3},
                           named, NULL);
 }
 
@@ -250,7 +250,7 @@ TEST(too_few_descriptors_are_an_error)
     harness_run_processes(&h, any_end, NULL);
 }
 
-TEST(each_point_fails_once_and_nothing_hangs, .limit_s = 120)
+TEST(each_point_fails_once_and_nothing_hangs, .limit_s = 300)
 {
     static const char *const points[] = {
         "tcp.listen", "tcp.connect", "tcp.accept", "tcp.send", "tcp.recv", "shm.create",
@@ -295,6 +295,13 @@ static int count_entries(const char *path)
     return count;
 }
 
+/* A thread that was joined may still be on its way out of the list. */
+static void await_threads(int most)
+{
+    while (count_entries("/proc/self/task") > most)
+        sched_yield();
+}
+
 static int count_descriptors(void)
 {
     int count = 0;
@@ -304,7 +311,7 @@ static int count_descriptors(void)
     return count;
 }
 
-TEST(a_thousand_meshes_leave_nothing_behind, .limit_s = 120)
+TEST(a_thousand_meshes_leave_nothing_behind, .limit_s = 300)
 {
     int descriptors = 0, maps = 0, threads = 0;
 
@@ -319,5 +326,5 @@ TEST(a_thousand_meshes_leave_nothing_behind, .limit_s = 120)
     }
     CHECK_EQ(count_descriptors(), descriptors);
     CHECK(count_lines("/proc/self/maps") <= maps + 8);  /* heaps of threads come and go */
-    CHECK_EQ(count_entries("/proc/self/task"), threads);
+    await_threads(threads);
 }
