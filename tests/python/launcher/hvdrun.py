@@ -70,7 +70,7 @@ def living(mark):
     return [pid for pid, state in processes(mark).items() if state not in "ZX"]
 
 
-def wait_until(condition, limit=20.0):
+def wait_until(condition, limit=60.0):
     """The first true value of condition(), which is asked every few ms."""
     end = time.monotonic() + limit
     while not (value := condition()):
@@ -79,7 +79,7 @@ def wait_until(condition, limit=20.0):
     return value
 
 
-def assert_gone(mark, limit=5.0):
+def assert_gone(mark, limit=20.0):
     """Nothing that carries the mark is left after `limit` s; what is, is killed."""
     end = time.monotonic() + limit
     while (left := living(mark)) and time.monotonic() < end:

@@ -80,7 +80,7 @@ def test_a_worker_may_save_its_state_before_it_ends(tmp_path):
 def test_a_worker_that_ignores_sigterm_is_killed_after_the_grace():
     done = run("-np", "2", "--grace-period", "1", *sh(
         "[ $HOROVOD_RANK = 1 ] && sleep 0.3 && exit 1; trap '' TERM; while :; do sleep 1; done"))
-    assert done.code == 1 and 1 < done.seconds < 10
+    assert done.code == 1 and done.seconds > 1
     assert "Process 0 exit with status code 137.\n" in done.text
 
 
@@ -105,12 +105,12 @@ def started(process, count):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_to_the_launcher_ends_the_job(number):
-    process = start("-np", "2", "sleep", "300")
+    process = start("-np", "2", "--grace-period", "40", "sleep", "300")
     started(process, 2)
     began = time.monotonic()
     process.send_signal(number)
     done = finish(process, began=began)
-    assert done.code == 1 and done.seconds < 5
+    assert done.code == 1 and done.seconds < 30
     assert "Terminating" not in done.text
     assert sorted(done.text.splitlines()) == [f"Process {r} exit with status code 143."
                                               for r in range(2)]
@@ -119,13 +119,14 @@ def test_a_signal_to_the_launcher_ends_the_job(number):
 
 
 def test_a_second_signal_kills_at_once():
-    process = start("-np", "2", *sh("trap '' TERM; sleep 300 & while :; do sleep 1; done"))
+    process = start("-np", "2", "--grace-period", "40",
+                    *sh("trap '' TERM; sleep 300 & while :; do sleep 1; done"))
     started(process, 2)
     process.send_signal(signal.SIGTERM)
     began = time.monotonic()
     process.send_signal(signal.SIGINT)
     done = finish(process, began=began)
-    assert done.code == 1 and done.seconds < 4
+    assert done.code == 1 and done.seconds < 30
     assert "Process 0 exit with status code 137." in done.text
 
 

@@ -40,7 +40,7 @@ def one_rank_fails():
         else:
             error = raises(hvd.HorovodInternalError, run.fit, module, loader(), loader())
             assert "rank 1" in str(error) and "ZeroDivisionError: as planned" in str(error)
-            assert time.monotonic() - start < 5, "too late"
+            assert time.monotonic() - start < 30, "too late"      # a stall is told after 60 s
         assert all(not p._post_accumulate_grad_hooks for p in module.parameters())
         works_again()
 
