@@ -3,7 +3,8 @@
  *
  * 1. What is a number is never asked for; only names go to the resolver.
  * 2. getaddrinfo has time limits of its own that nobody can set, so it runs in a thread;
- *    after LOOKUP_US the thread is left behind and frees its lookup when it is done.
+ *    after LOOKUP_US the thread is left behind and frees its lookup when it is done.  One
+ *    that is done in time is waited for: it has memory of the resolver until its end.
  */
 #include "rendezvous/rdv_dial.h"
 
@@ -24,6 +25,7 @@
 #define HOST_BYTES 256
 
 struct lookup {
+    pthread_t thread;                   /* the caller's, who ends it in lookup_finish */
     pthread_mutex_t lock;               /* guards all below */
     pthread_cond_t done_changed;
     bool done;
@@ -89,19 +91,16 @@ static struct lookup *lookup_start(const char *host)
 {
     struct lookup *l = lookup_new(host);
     sigset_t all, before;
-    pthread_t thread;
     int code;
 
     if (l == NULL)
         return NULL;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    code = pthread_create(&thread, NULL, lookup_run, l);
+    code = pthread_create(&l->thread, NULL, lookup_run, l);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (code == 0) {
-        pthread_detach(thread);
+    if (code == 0)
         return l;
-    }
     l->users = 1;
     lookup_leave(l);
     errno = code;
@@ -139,12 +138,14 @@ static enum hvd_status lookup_finish(struct lookup *l, uint16_t port, uint64_t u
     const struct timespec until = {(time_t)(until_us / 1000000),
                                    (long)(until_us % 1000000 * 1000)};
     enum hvd_status status = HVD_OK;
+    bool done;
     int code = 0;
 
     pthread_mutex_lock(&l->lock);
     while (!l->done && code == 0)
         code = pthread_cond_timedwait(&l->done_changed, &l->lock, &until);
-    if (!l->done)
+    done = l->done;
+    if (!done)
         status = error_set(err, HVD_SYS, -1,
                            "the name server did not answer for the rendezvous host '%s'",
                            l->host);
@@ -155,6 +156,10 @@ static enum hvd_status lookup_finish(struct lookup *l, uint16_t port, uint64_t u
         for (const struct addrinfo *a = l->found; a != NULL; a = a->ai_next)
             add_target(a, port, targets, count_p);
     pthread_mutex_unlock(&l->lock);
+    if (done)
+        pthread_join(l->thread, NULL);
+    else
+        pthread_detach(l->thread);
     lookup_leave(l);
     return status;
 }
