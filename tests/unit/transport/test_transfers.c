@@ -292,7 +292,7 @@ static void sleeps_after_a_full_socket(struct harness_rank *r)
 {
     struct mesh_xfer x;
     char *data = calloc(1, LARGE);
-    uint64_t start;
+    uint64_t start, slept = 0;
 
     if (r->rank == 0) {
         mesh_send(r->mesh, 1, 1, data, LARGE, &x);
@@ -302,9 +302,12 @@ static void sleeps_after_a_full_socket(struct harness_rank *r)
         atomic_store(harness_word(r, 0), 1);
         CHECK_EQ((int)harness_wait(r->mesh, &x), HVD_OK);
         CHECK(mesh_arm(r->mesh, false));
-        start = clock_us();
-        mesh_sleep(r->mesh, 30000);
-        CHECK(clock_us() - start >= 30000);
+        for (int i = 0; i < 10 && slept < 30000; i++) {     /* a signal may end one */
+            start = clock_us();
+            mesh_sleep(r->mesh, 30000);
+            slept = clock_us() - start;
+        }
+        CHECK(slept >= 30000);
         mesh_disarm(r->mesh);
         atomic_store(harness_word(r, 0), 2);
     } else {
