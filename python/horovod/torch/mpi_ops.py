@@ -62,18 +62,14 @@ _run = _core.run_tensor
 _problems = _submit.problems            # empty nearly always: then the fast way is open
 
 
-def init(*args: Any, **kwargs: Any) -> None:
-    _basics.init(*args, **kwargs)
+init = _basics.init
 
 
-def shutdown(*args: Any, **kwargs: Any) -> None:
+def shutdown() -> None:
     """Leaves the job.  Operations that are under way fail, here and on the others; all
     handles are forgotten.  ``init`` may follow."""
-    _basics.shutdown(*args, **kwargs)
+    _basics.shutdown()
     _submit.forget_handles()
-
-
-init.__doc__ = _basics.init.__doc__
 
 
 def _reduction(op: Optional[int], average: Optional[bool]) -> int:
