@@ -3,6 +3,7 @@ import atexit
 import ctypes
 import json
 import os
+import sys
 import weakref
 from typing import Any, Callable, Dict, List, Optional, Sequence, Union
 
@@ -69,9 +70,12 @@ class HorovodBasics:
             if e.status in ("MISMATCH", "VERSION", "UNSUPPORTED"):
                 raise ValueError(str(e)) from None
             raise
+        except ValueError as e:
+            raise ValueError(f"{e}{_about_children()}") from None
         finally:
-            if joins:       # the core has taken it out of the environment, Python has a copy
+            if joins:       # the core has taken them out of the environment, Python has a copy
                 os.environ.pop("HOROVOD_KEY", None)
+                os.environ.pop("HOROVOD_KEY_FD", None)
         atexit.unregister(self.shutdown)
         atexit.register(self.shutdown)
         _process_sets._init_process_sets(sets)
@@ -211,6 +215,15 @@ def _timeline(call: Callable, *args: Any) -> None:
         if e.scope != "OP":
             raise
         raise ValueError(str(e)) from None
+
+
+def _about_children() -> str:
+    """What to do in a process that multiprocessing has started: it is no rank of the job."""
+    multiprocessing = sys.modules.get("multiprocessing")
+    if multiprocessing is None or multiprocessing.parent_process() is None:
+        return ""
+    return ("; this process was started by multiprocessing (a DataLoader worker, perhaps) and "
+            "is no rank of the job: put what only ranks do under if __name__ == \"__main__\":")
 
 
 def _without_duplicates(sets: List[List[int]]) -> List[List[int]]:

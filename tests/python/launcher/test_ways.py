@@ -267,3 +267,37 @@ def test_a_cut_cable_ends_both_sides(two_hosts):
     done = finish(process)                  # which also sees that no `sleep` is left
     assert done.code == 1 and time.monotonic() - began < 15
     assert "host nodeb" in done.error and "no sign of life" in done.error
+
+
+# --- processes that workers start --------------------------------------------------------
+
+CHILD = """
+import multiprocessing, os
+import horovod.numpy as hvd
+
+def child(queue):
+    try:
+        hvd.init()
+    except ValueError as error:
+        queue.put(str(error))
+
+if __name__ == "__main__":
+    hvd.init()
+    assert not [name for name in os.environ if name.startswith("HOROVOD_KEY")]
+    context = multiprocessing.get_context("spawn")
+    queue = context.SimpleQueue()
+    process = context.Process(target=child, args=(queue,))
+    process.start()
+    print(queue.get())
+    process.join()
+    hvd.barrier()
+"""
+
+
+def test_a_child_of_a_worker_is_no_rank_and_is_told_so(tmp_path):
+    script = tmp_path / "child.py"
+    script.write_text(CHILD)
+    done = run("-np", "2", sys.executable, str(script))
+    assert done.code == 0, done
+    told = [line for line in done.text.splitlines() if "no job key" in line]
+    assert len(told) == 2 and all('under if __name__ == "__main__":' in t for t in told), done
