@@ -1,13 +1,15 @@
-"""Makes Lightning know ``strategy="horovod"``, without importing anything by itself.
+"""Makes Lightning and torch.compile know Horovod, without importing anything by itself.
 
-``install()`` puts one finder in front of ``sys.meta_path``.  It waits for a few modules of
-Lightning and, when one of them has been executed, does what ACTIONS says:
+``install()`` puts one finder in front of ``sys.meta_path``.  It waits for a few modules and,
+when one of them has been executed, does what ACTIONS says:
 
 1. The strategy is registered by name.  What is registered is a function: the strategy, and
    with it torch and Horovod's library, are imported when a Trainer asks for them.
 2. Under a launcher (``HOROVOD_RANK`` is set) the Trainer also takes the spellings of
    Lightning 1.x: ``accelerator="horovod"``, ``distributed_backend="horovod"``, ``gpus=``.
 3. Under a launcher ``rank_zero_only`` knows the rank before there is a strategy.
+4. torch.compile leaves our code alone: operations run between the graphs, as they are.
+   Otherwise it warns that it cannot trace them.
 
 Importing ``horovod`` installs the finder.  For scripts that never do, horovod-startup.pth
 does it when the interpreter starts; outside a launcher that line does nothing.
@@ -108,7 +110,12 @@ def _know_rank(module):
         module.rank_zero_only.rank = int(os.environ["HOROVOD_RANK"])
 
 
+def _leave_alone(module):
+    module.add("horovod")
+
+
 ACTIONS = {
+    "torch._dynamo.trace_rules": _leave_alone,
     "lightning_utilities.core.rank_zero": _know_rank,
     "lightning.fabric.strategies": _register_fabric,
     "lightning_fabric.strategies": _register_fabric,
@@ -124,9 +131,10 @@ def _act(module):
         ACTIONS[module.__name__](module)
     except Exception as e:
         import warnings
+        remedy = "; give the Trainer a strategy object: horovod.lightning.HorovodStrategy()"
         warnings.warn(f"Horovod could not make itself known to {module.__name__} "
-                      f"({type(e).__name__}: {e}); give the Trainer a strategy object: "
-                      "horovod.lightning.HorovodStrategy()")
+                      f"({type(e).__name__}: {e})" +
+                      (remedy if "lightning" in module.__name__ else ""))
 
 
 # -- the finder ---------------------------------------------------------------------
