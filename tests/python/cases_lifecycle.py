@@ -1,6 +1,5 @@
 """init and shutdown, queries, waiting threads, timeline, elastic state."""
 import ctypes
-import json
 import os
 import signal
 import tempfile
@@ -10,6 +9,7 @@ import time
 import torch
 
 import horovod.torch as hvd
+import trace_format
 from cases import case, equal, raises
 
 HIE = hvd.HorovodInternalError
@@ -143,24 +143,59 @@ def waiting_leaves_python_free():
     equal(hvd.allreduce(torch.ones(3), op=hvd.Sum, name="fresh"), torch.full((3,), 2.0))
 
 
+def busy():
+    """Something of every kind, for a timeline."""
+    for _ in range(3):
+        hvd.allreduce(torch.ones(3), name='test_allreduce "quoted"\\ \n\u00fc')
+    handles = [hvd.allreduce_async_(torch.ones(9 << i), name=f"fused/{i}") for i in range(5)]
+    for handle in handles:
+        hvd.synchronize(handle)
+    hvd.grouped_allreduce([torch.ones(2), torch.ones(3, 2)], name="group")
+    hvd.allgather(torch.ones(2 + hvd.rank(), 3), name="gather")
+    hvd.broadcast(torch.ones(2), 1, name="spread")
+    hvd.alltoall(torch.ones(4), name="swap")
+    hvd.reducescatter(torch.ones(4, 2), name="share")
+    raises(hvd.HorovodInternalError, hvd.allreduce, torch.ones(1 + hvd.rank()), name="wrong")
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 2))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1),
+                                         model.named_parameters())
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.ones(2, 3)).sum().backward()
+        optimizer.step()
+    hvd.barrier()
+    hvd.join()
+
+
+def check_timeline(text, mark):
+    tracks = trace_format.tracks(text)
+    assert ("CYCLE_START" in text) == mark
+    names = {name: [s[:2] for s in track.slices] for name, track in tracks.items()}
+    quoted = names['allreduce.test_allreduce "quoted"\\ \n\u00fc']
+    assert quoted.count(("NEGOTIATE_ALLREDUCE", 0)) == quoted.count(("ALLREDUCE", 0)) == 3
+    assert ("GLOO_ALLREDUCE", 1) in quoted
+    for kind, name in (("ALLGATHER", "allgather.gather"), ("ALLTOALL", "alltoall.swap"),
+                       ("BROADCAST", "broadcast.spread"),
+                       ("REDUCESCATTER", "reducescatter.share")):
+        assert ("NEGOTIATE_" + kind, 0) in names[name] and (kind, 0) in names[name], names[name]
+    gathered = [s[3] for s in tracks["allgather.gather"].slices if s[0] == "ALLGATHER"]
+    assert gathered == [{"dtype": "float32", "shape": "[5, 3]"}]
+    assert ("ALLREDUCE", 0) not in names["allreduce.wrong"]
+    assert any(n.startswith("allreduce.0.weight..1.bias.optimizer.") for n in names), names
+
+
 @case(2, env={"HOROVOD_TIMELINE": "DYNAMIC"})
 def timeline():
     with tempfile.TemporaryDirectory() as directory:
         for mark in (True, False):
             path = os.path.join(directory, f"timeline.{mark}.json")
             hvd.start_timeline(path, mark_cycles=mark)
-            for _ in range(3):
-                hvd.allreduce(torch.ones(3), name='test_allreduce "quoted"\\')
+            busy()
             hvd.stop_timeline()
             hvd.stop_timeline()
             if hvd.rank() == 0:
-                with open(path) as file:
-                    text = file.read()
-                json.loads(text)
-                assert "allreduce.test_allreduce" in text and "ALLREDUCE" in text
-                assert "NEGOTIATE_ALLREDUCE" in text
-                assert ("CYCLE_START" in text) == mark
-                assert "start_time_since_epoch_in_micros" in text
+                with open(path, encoding="utf-8") as file:
+                    check_timeline(file.read(), mark)
             hvd.barrier()
 
 

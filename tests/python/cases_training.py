@@ -1,12 +1,13 @@
 """Training by several ranks gives the weights of one process on the whole batch, and the same
 bits in every run."""
 import hashlib
+import warnings
 
 import torch
 import torch.nn.functional as F
 
 import horovod.torch as hvd
-from cases import case, close, same_on_all_ranks
+from cases import case, close, equal, raises, same_on_all_ranks
 from horovod.common.util import env
 
 ROWS = 4            # of one rank
@@ -170,9 +171,10 @@ def unused_parameters():
 
 @case(2, 3)
 def adversarial():
-    """Two optimizers, one backward each."""
+    """Two optimizers, one backward each.  The gradients that the generator's pass leaves in
+    the discriminator are not wanted: they do not come into being, or they are dropped."""
     results = []
-    for distributed in (True, False):
+    for distributed, freeze in ((True, True), (True, False), (False, True)):
         torch.manual_seed(0)
         g, d = torch.nn.Linear(10, 6), torch.nn.Linear(6, 1)
         opt_g = torch.optim.Adam(g.parameters(), lr=0.01)
@@ -186,15 +188,43 @@ def adversarial():
             x, _ = batch(step)[1 if distributed else 0]
             opt_d.zero_grad()
             (d(g(x).detach()).mean() - d(x[:, :6]).pow(2).mean()).backward()
-            opt_d.step()
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                opt_d.step()
             opt_g.zero_grad()
-            d.requires_grad_(False)
+            d.requires_grad_(not freeze)
             (-d(g(x)).mean()).backward()
             opt_g.step()
             d.requires_grad_(True)
+            if not freeze:
+                assert "requires_grad_(False)" in str(raises(AssertionError, opt_d.zero_grad))
+                opt_d.synchronize()
         results.append(list(g.parameters()) + list(d.parameters()))
-    for a, b in zip(*results):
-        close(a, b, rtol=1e-3, atol=1e-4)
+    for a, b, c in zip(*results):
+        close(a, c, rtol=1e-3, atol=1e-4)
+        close(b, c, rtol=1e-3, atol=1e-4)
+
+
+@case(2)
+def compiled():
+    """torch.compile runs our operations between its graphs, without a word."""
+    def loop(model, optimizer, get):
+        forward = torch.compile(model, backend="eager")
+
+        @torch.compile(backend="eager")
+        def mean(x):
+            return hvd.allreduce(x * 2, name="mean") / (2 * hvd.size()) * hvd.size()
+
+        for step in range(2):
+            x, y = get(step)
+            optimizer.zero_grad()
+            F.cross_entropy(forward(x), y).backward()
+            optimizer.step()
+            equal(mean(torch.full((2,), 3.0)), torch.full((2,), 3.0))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        compare(torch.optim.SGD, {"lr": 0.1}, loop)
 
 
 def digest(model):

@@ -337,8 +337,13 @@ class GradientReducer:
             fits = self.params[i].dtype == dtype and self.params[i].device == view.device
             described.append((i, view, dtype, view.data_ptr(), view.numel() * item, fits,
                               place.plain))
-        name = f"allreduce.{self._tag}.{self._plans}.{number}"
+        name = f"allreduce.{self._span(members)}.{self._tag}.{self._plans}.{number}"
         return (name, flat, flat.data_ptr(), flat.numel(), _submit.DTYPES[dtype], described)
+
+    def _span(self, members: List[int]) -> str:
+        """Which parameters these are, for whoever reads a timeline or a stall report."""
+        ends = sorted({min(members), max(members)})
+        return "..".join(self.names[i][:200] for i in ends)
 
     # -- gradients that need more than a copy -------------------------------------
 

@@ -113,7 +113,11 @@ class _Wrapped:
                 raise AssertionError(
                     "optimizer.zero_grad() was called after loss.backward() but before "
                     "optimizer.step() or optimizer.synchronize(). This is prohibited as it "
-                    "can cause a race condition.")
+                    "can cause a race condition. For gradients that nobody wants (of a "
+                    "discriminator, when the generator learns), set requires_grad_(False) "
+                    "on the parameters during that backward pass, or call "
+                    "optimizer.synchronize() first.")
+        self._synchronized = False              # of gradients that are gone now
         super().zero_grad(*args, **kwargs)                          # type: ignore
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> None:
