@@ -184,10 +184,12 @@ static void put_transport(struct strbuf *out, const struct engine *e)
     struct mesh_counters c;
 
     mesh_count(e->mesh, &c);
-    strbuf_addf(out, ", \"transport\": {\"messages\": %llu, \"message_bytes\": %llu, "
+    strbuf_addf(out, ", \"transport\": {\"messages\": %llu, "
+                     "\"messages_between_hosts\": %llu, \"message_bytes\": %llu, "
                      "\"bytes_sent\": %llu, \"bytes_received\": %llu, "
                      "\"unexpected_bytes\": %llu, \"sleeps\": %llu}",
                 (unsigned long long)c.messages_sent,
+                (unsigned long long)c.far_messages_sent,
                 (unsigned long long)c.message_bytes_sent, (unsigned long long)c.bytes_sent,
                 (unsigned long long)c.bytes_received,
                 (unsigned long long)c.unexpected_bytes, (unsigned long long)c.sleeps);

@@ -125,6 +125,13 @@ static void end_transfer(struct link *l, struct mesh_xfer *x, size_t bytes)
         x->status = HVD_OK;
 }
 
+static bool link_is_far(const struct link *l)
+{
+    const struct mesh_topology *t = &l->mesh->topology;
+
+    return t->host_of[l->peer] != t->host_of[t->rank];
+}
+
 static void end(struct link *l)
 {
     struct link_out *o = &l->out;
@@ -134,6 +141,7 @@ static void end(struct link *l)
     c->frames_sent++;
     if (o->kind == FRAME_MESSAGE) {
         c->messages_sent++;
+        c->far_messages_sent += link_is_far(l);
         c->message_bytes_sent += o->body_n;
         free(o->message);
         o->message = NULL;

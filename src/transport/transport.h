@@ -200,6 +200,7 @@ bool arena_owns(const void *p);
 
 struct mesh_counters {
     uint64_t messages_sent, message_bytes_sent, frames_sent, bytes_sent, bytes_received;
+    uint64_t far_messages_sent;         /* of messages_sent: to ranks of other hosts */
     uint64_t unexpected_bytes;          /* received before the receive was posted */
     uint64_t sleeps, kicks;
 };
