@@ -69,7 +69,7 @@ static bool coordinate(struct engine *e, struct pset *s)
     uint32_t count = 0;
     uint64_t now_us;
 
-    if (!neg_has_work(s->neg) || e->said_goodbye)
+    if (!neg_has_work(s->neg) || s->ended || e->said_goodbye)
         return false;
     now_us = clock_us();
     strbuf_init(&out);
@@ -79,9 +79,7 @@ static bool coordinate(struct engine *e, struct pset *s)
         mesh_fail(e->mesh, &err);
     } else if (count > 0) {
         patch_message_count(&out, 0, count);
-        for (int m = 1; m < s->count; m++)
-            if (mesh_post(e->mesh, s->ranks[m], out.text, out.length, &err) != HVD_OK)
-                mesh_fail(e->mesh, &err);
+        bundle_hand_on(e, s, out.text, out.length);
         engine_on_message(e, e->topo->rank, (const uint8_t *)out.text, out.length);
     }
     strbuf_release(&out);
@@ -104,6 +102,7 @@ static bool negotiate_all(struct engine *e)
             moved |= !s->join_held || s->request_count > 0 || s->hit_count > 0;
             member_flush(e, s);
         }
+        moved |= bundle_flush(e, s);
         if (swap_pending(s) > 0) {
             swap_flush(e, s);
             moved = true;
@@ -131,8 +130,7 @@ static void engine_enter(struct engine *e, enum engine_state state,
 }
 
 /* A rank has left in order.  What everybody had announced still completes: a set is ended
- * when its coordinator, who says what completes, has gone silent and all it has said is
- * done. */
+ * when its coordinator, who says what completes, has said its last and all of it is done. */
 static void end_sets(struct engine *e)
 {
     for (int i = 0; i < TEAM_SLOTS; i++) {
@@ -141,7 +139,7 @@ static void end_sets(struct engine *e)
         if (s == NULL || s->self < 0)
             continue;
         swap_leave(e, s, e->failure.status, &e->failure);
-        if ((s->self == 0 || e->silent[s->ranks[0]]) && list_is_empty(&s->responses))
+        if (bundle_has_ended(e, s) && list_is_empty(&s->responses))
             pset_fail(e, s, e->failure.status, &e->failure, false);
     }
 }
@@ -237,8 +235,9 @@ static uint64_t next_due_us(struct engine *e)
     if (e->flush_due_us > 0 && e->flush_due_us < due)
         due = e->flush_due_us;
     for (int i = 0; i < TEAM_SLOTS; i++)
-        if (e->sets[i] != NULL && e->sets[i]->neg != NULL) {
-            uint64_t us = neg_due_us(e->sets[i]->neg);
+        if (e->sets[i] != NULL) {
+            const struct pset *s = e->sets[i];
+            uint64_t us = s->neg != NULL ? neg_due_us(s->neg) : bundle_due_us(s);
 
             due = us < due ? us : due;
         }

@@ -68,9 +68,6 @@ enum hvd_status engine_new(const struct engine_options *opt, struct engine **eng
     list_init(&e->early);
     pthread_mutex_init(&e->front, NULL);
     pthread_mutex_init(&e->timeline_lock, NULL);
-    e->silent = calloc((size_t)e->topo->size, sizeof *e->silent);
-    if (e->silent == NULL)
-        TRY_OUT(error_set(err, HVD_NOMEM, -1, "no memory for the engine"));
     TRY_OUT(make_diagnostics(e, err));
     mesh_on_message(e->mesh, engine_on_message, e);
     TRY_OUT(make_global_set(e, err));
@@ -108,9 +105,8 @@ enum hvd_status engine_add_static_set(struct engine *e, const int *ranks, int co
     return status;
 }
 
-/* After this message nothing comes from here any more: who waits for a response of this
- * coordinator then knows that there will be none.  Sent by the rank that leaves, and by
- * everybody who has heard of it. */
+/* From here on this rank announces nothing and, as a coordinator, answers nothing any more.
+ * Said by the rank that leaves, and by everybody who has heard of it. */
 void engine_say_goodbye(struct engine *e, int gone)
 {
     struct message_head head = {.kind = MESSAGE_LEAVE, .set = (uint32_t)gone};
@@ -119,6 +115,9 @@ void engine_say_goodbye(struct engine *e, int gone)
     if (e->said_goodbye)
         return;
     e->said_goodbye = true;
+    for (int i = 0; i < TEAM_SLOTS; i++)
+        if (e->sets[i] != NULL)
+            bundle_say_end(e, e->sets[i]);
     strbuf_init(&out);
     put_message_head(&out, &head);
     for (int rank = 0; rank < e->topo->size && !out.failed; rank++)
@@ -190,7 +189,6 @@ void engine_free(struct engine *e)
         free(node);                     /* node is its first member */
     free_handles(e);
     handle_free(e->spare);
-    free(e->silent);
     for (int i = 0; i < e->fusion_count; i++)
         output_free(e->fusion[i].at);
     free(e->fusion);
@@ -284,7 +282,8 @@ static bool step_new(struct engine *e, struct handle *h)
 static void hold_announcements(struct engine *e, const struct handle *h)
 {
     const struct pset *s = h->entries[0].set;
-    uint32_t waiting = s != NULL ? s->request_count + s->hit_count + swap_pending(s) : 0;
+    uint32_t waiting = s != NULL ? s->request_count + s->hit_count + swap_pending(s) +
+                                       bundle_pending(s) : 0;
 
     if (e->conf->cycle_time_ms <= 0 || !e->has_thread || waiting >= ANNOUNCEMENTS_MAX ||
         (s != NULL && s->join_held))
@@ -428,7 +427,7 @@ enum hvd_status engine_output(struct engine *e, hvd_handle id, int index, bool t
     memcpy(out->shape, t->shape, sizeof out->shape);
     if (t->out_rows >= 0 && t->ndim > 0)
         out->shape[0] = t->out_rows;
-    out->set_size = t->set != NULL ? t->set->count : 0;
+    out->set_size = t->set_size;
     out->splits = t->recv_rows;
     out->value = t->value;
     if (take)
@@ -493,6 +492,7 @@ static enum hvd_status submit_set_op(struct engine *e, int op, const int *ranks,
         return error_set(err, HVD_NOMEM, -1, "no memory for a handle");
     t = &h->entries[0];
     t->set = e->sets[0];
+    t->set_size = t->set->count;
     t->op = (uint8_t)op;
     t->submit_us = clock_us();
     t->dtype = HVD_U8;

@@ -41,6 +41,7 @@ struct pset;
 struct handle;
 struct swap;
 struct swap_room;
+struct bundle;
 
 enum entry_state {
     ENTRY_NEW,                          /* not seen by the engine yet */
@@ -84,7 +85,8 @@ struct cached {
 struct entry {
     struct list node;                   /* in e->direct while ENTRY_DIRECT */
     struct handle *handle;
-    struct pset *set;
+    struct pset *set;                   /* may be gone once the entry is done */
+    int set_size;
     enum entry_state state;
     uint8_t op, dtype, reduce, ndim;
     int32_t root;                       /* set rank; OP_SET_REMOVE: the id */
@@ -136,6 +138,7 @@ struct pset {
     int self;                           /* our position, -1: not a member */
     bool direct;                        /* cached names need no coordinator */
     struct swap *swap;                  /* nor small ones here; NULL: they do */
+    struct bundle *bundle;              /* others go through leaders; NULL: straight */
     struct coll_team *team;             /* NULL if not a member */
     struct negotiator *neg;             /* NULL if not the coordinator */
     struct hash inflight;               /* name -> entry */
@@ -144,6 +147,7 @@ struct pset {
     struct strbuf requests, hits;       /* to be sent to the coordinator */
     uint32_t request_count, hit_count;
     struct list responses;              /* inbound, oldest first */
+    bool ended;                         /* the last one has come; or we have sent it */
     uint32_t seq;                       /* last response done */
     uint64_t batches;                   /* batches started: gives board and turn */
     uint64_t running_mask;              /* boards of batches that run */
@@ -195,8 +199,7 @@ struct engine {
     _Atomic enum engine_state state;
     struct hvd_error failure;           /* valid when state is not RUNNING */
     struct hvd_error farewell;          /* a rank has left in order; HVD_OK: nobody has */
-    bool *silent;                       /* by rank: it sends nothing any more */
-    bool said_goodbye;                  /* so do we */
+    bool said_goodbye;                  /* we have told the others so */
     uint64_t linger_until_us;           /* when state is LEFT: what runs may end by then */
     int open_entries;                   /* not done yet */
 
@@ -266,6 +269,9 @@ void *output_alloc(size_t bytes);
 
 /* member.c: this rank as a member of a set */
 void member_flush(struct engine *e, struct pset *s);
+/* Completes the head of a message and sends it. */
+void member_send(struct engine *e, struct pset *s, int member, struct strbuf *out,
+                 uint32_t count);
 void member_process(struct engine *e, struct pset *s);
 enum hvd_status member_cache_add(struct engine *e, struct pset *s, const struct entry *t,
                                  const struct wire_tensor *w, struct plan *p);
@@ -305,6 +311,28 @@ void swap_each_waiting(const struct pset *s, uint64_t since_us, bool *missing,
 int swap_missing_member(const struct entry *t);
 void swap_leave(struct engine *e, struct pset *s, enum hvd_status status,
                 const struct hvd_error *why);
+
+/* bundle.c: hits and responses of a host in one message */
+enum hvd_status bundle_new(const struct engine *e, const struct pset *s,
+                           struct bundle **bundle_p, struct hvd_error *err);
+void bundle_free(struct bundle *b);
+/* The member that our hits go to, and that responses come from. */
+int bundle_source(const struct pset *s);
+bool bundle_leads(const struct pset *s);        /* we bundle the hits of others */
+void bundle_add(struct pset *s, uint32_t number, uint32_t seq, uint64_t now_us);
+enum hvd_status bundle_on_hits(struct pset *s, int member, struct wire_in *in,
+                               uint32_t count, struct hvd_error *err);
+enum hvd_status bundle_on_message(struct engine *e, struct pset *s, int leader,
+                                  struct wire_in *in, uint32_t count,
+                                  struct hvd_error *err);
+void bundle_forget(struct pset *s, uint32_t number);
+uint64_t bundle_due_us(const struct pset *s);   /* when to flush; UINT64_MAX: never */
+uint32_t bundle_pending(const struct pset *s);  /* items to be sent */
+bool bundle_flush(struct engine *e, struct pset *s);
+void bundle_drop(struct pset *s);               /* they are not sent */
+void bundle_hand_on(struct engine *e, const struct pset *s, const void *bytes, size_t n);
+void bundle_say_end(struct engine *e, struct pset *s);
+bool bundle_has_ended(const struct engine *e, const struct pset *s);
 
 /* fast.c: the short way, if it is open.  HVD_AGAIN: *handle_p is under way, or NULL if the
  * way is not open. */

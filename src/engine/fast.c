@@ -124,6 +124,7 @@ static struct handle *adopt(struct engine *e, struct pset *s, struct cached *c,
     memcpy(t->name, c->name, c->name_bytes + 1u);
     t->name_bytes = c->name_bytes;
     t->set = s;
+    t->set_size = s->count;
     t->op = c->op;
     t->dtype = c->dtype;
     t->reduce = c->reduce;

@@ -68,8 +68,10 @@ static enum hvd_status on_responses(struct pset *s, struct wire_in *in, uint32_t
     size_t n = wire_left(in);
     struct inbound *m;
 
-    if (count == 0)
-        return error_set(err, HVD_PROTO, -1, "no responses in a message");
+    if (count == 0) {
+        s->ended = true;
+        return HVD_OK;
+    }
     m = malloc(sizeof *m + n);
     if (m == NULL)
         return error_set(err, HVD_NOMEM, -1, "no memory for responses");
@@ -90,10 +92,14 @@ static enum hvd_status to_set(struct engine *e, struct pset *s, int peer,
     if (member < 0)
         return error_set(err, HVD_PROTO, peer, "rank %d is not of process set %d", peer,
                          s->id);
-    if (head->kind == MESSAGE_RESPONSES && member == 0)
+    if (head->kind == MESSAGE_RESPONSES && member == bundle_source(s))
         return on_responses(s, in, head->count, err);
     if (head->kind == MESSAGE_SWAP)
         return swap_on_message(e, s, member, in, head->count, err);
+    if (head->kind == MESSAGE_HITS && bundle_leads(s)) {
+        e->heard = true;
+        return bundle_on_hits(s, member, in, head->count, err);
+    }
     if (s->neg == NULL)
         return error_set(err, HVD_PROTO, peer, "message for the coordinator");
     neg_on_ack(s->neg, member, head->acked);
@@ -101,16 +107,19 @@ static enum hvd_status to_set(struct engine *e, struct pset *s, int peer,
         return on_requests(e, s, member, in, head->count, err);
     if (head->kind == MESSAGE_HITS)
         return on_hits(e, s, member, in, head->count, err);
+    if (head->kind == MESSAGE_BUNDLE) {
+        e->heard = true;
+        return bundle_on_message(e, s, member, in, head->count, err);
+    }
     return head->kind == MESSAGE_ACK
                ? HVD_OK
                : error_set(err, HVD_PROTO, peer, "message of kind %d", head->kind);
 }
 
-/* `peer` sends nothing any more, because rank `gone` has left.  What came before is done
- * first: check_verdict acts on it. */
+/* `peer` says that rank `gone` has left.  What came before is done first: check_verdict acts
+ * on it. */
 static void on_leave(struct engine *e, int peer, int gone)
 {
-    e->silent[peer] = true;
     if (e->farewell.status != HVD_OK)
         return;
     if (gone < 0 || gone >= e->topo->size)
@@ -177,7 +186,10 @@ static enum hvd_status dispatch(struct engine *e, int peer, const uint8_t *bytes
     }
     if (head.epoch < s->epoch)
         return HVD_OK;                  /* of a set that was removed */
-    return to_set(e, s, peer, &head, &in, err);
+    TRY(to_set(e, s, peer, &head, &in, err));
+    if (head.kind == MESSAGE_RESPONSES && peer != e->topo->rank)
+        bundle_hand_on(e, s, bytes, n);
+    return HVD_OK;
 }
 
 void engine_on_message(void *context, int peer, const uint8_t *bytes, size_t n)

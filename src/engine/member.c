@@ -29,7 +29,8 @@ static void put_acked(const struct pset *s, struct strbuf *out, uint32_t count)
     patch_message_count(out, 0, count);
 }
 
-static void send_out(struct engine *e, struct pset *s, struct strbuf *out, uint32_t count)
+void member_send(struct engine *e, struct pset *s, int member, struct strbuf *out,
+                 uint32_t count)
 {
     struct hvd_error err;
 
@@ -42,9 +43,9 @@ static void send_out(struct engine *e, struct pset *s, struct strbuf *out, uint3
         put_acked(s, out, count);
     else
         patch_message_count(out, 0, count);
-    if (s->neg != NULL)
+    if (member == s->self)
         engine_on_message(e, e->topo->rank, (const uint8_t *)out->text, out->length);
-    else if (mesh_post(e->mesh, s->ranks[0], out->text, out->length, &err) != HVD_OK &&
+    else if (mesh_post(e->mesh, s->ranks[member], out->text, out->length, &err) != HVD_OK &&
              mesh_verdict(e->mesh) == NULL)
         broken(e, &err);
 }
@@ -96,9 +97,9 @@ void member_flush(struct engine *e, struct pset *s)
 
     s->request_count = s->hit_count = 0;
     if (requests > 0)
-        send_out(e, s, &s->requests, requests);
+        member_send(e, s, 0, &s->requests, requests);
     if (hits > 0)
-        send_out(e, s, &s->hits, hits);
+        member_send(e, s, bundle_source(s), &s->hits, hits);
 }
 
 /* ---- The cache of this member ------------------------------------------------------ */
@@ -171,6 +172,7 @@ enum hvd_status member_cache_add(struct engine *e, struct pset *s, const struct 
 static void take_back(struct engine *e, struct pset *s, struct cached *c, uint32_t turn)
 {
     direct_take_back(e, s, c, turn);
+    bundle_forget(s, c->number);
     if (!c->dying)
         cached_free(s, c);
     else if (hash_get(&s->cache, c->name, c->name_bytes) == c)
@@ -313,6 +315,15 @@ static enum hvd_status do_set_added(struct engine *e, struct pset *s, struct wir
     return HVD_OK;
 }
 
+/* What all members have come to is done here, and what is not, never will be: the same on
+ * all of them. */
+static bool has_ended(struct engine *e, struct pset *s)
+{
+    bundle_say_end(e, s);
+    return bundle_has_ended(e, s) && list_is_empty(&s->responses) && !has_tasks(e, s) &&
+           swap_end(e, s);
+}
+
 static enum hvd_status do_set_removed(struct engine *e, struct pset *s,
                                       struct wire_in *in, struct hvd_error *err)
 {
@@ -325,7 +336,7 @@ static enum hvd_status do_set_removed(struct engine *e, struct pset *s,
 
     if (removed == NULL)
         return error_set(err, HVD_PROTO, -1, "removal not understood");
-    if (has_tasks(e, removed) || (removed->self >= 0 && !swap_end(e, removed)))
+    if (removed->self >= 0 && !has_ended(e, removed))
         return HVD_AGAIN;
     error_set(&why, HVD_REMOVED, -1, "process set %d was removed", id);
     pset_fail(e, removed, HVD_REMOVED, &why, true);

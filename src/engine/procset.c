@@ -41,8 +41,10 @@ static enum hvd_status join_set(struct engine *e, struct pset *s, struct hvd_err
 
     TRY(coll_team_new(e->mesh, s->ranks, s->count, s->slot, s->epoch, &s->team, err));
     s->direct = coll_team_is_local(s->team);
-    if (!s->direct)
+    if (!s->direct) {
         TRY(swap_new(e, s, &s->swap, err));
+        TRY(bundle_new(e, s, &s->bundle, err));
+    }
     s->by_number = calloc(CACHE_NUMBERS, sizeof *s->by_number);
     if (s->self == 0)
         s->neg = neg_new(&opt);
@@ -108,6 +110,7 @@ void pset_free(struct engine *e, struct pset *s)
     if (s->team != NULL)
         coll_team_free(s->team);
     swap_free(s->swap);
+    bundle_free(s->bundle);
     neg_free(s->neg);
     hash_release(&s->inflight);
     hash_release(&s->cache);
@@ -161,4 +164,5 @@ void pset_fail(struct engine *e, struct pset *s, enum hvd_status status,
         entry_fail(e, t, status, why);
     }
     s->request_count = s->hit_count = 0;
+    bundle_drop(s);
 }

@@ -117,6 +117,7 @@ static enum hvd_status find_set(struct engine *e, struct entry *t, int id,
     if (t->set->self < 0)
         return error_set(err, HVD_INVALID, -1,
                          "rank %d is not a member of process set %d", e->topo->rank, id);
+    t->set_size = t->set->count;
     return HVD_OK;
 }
 
@@ -207,10 +208,8 @@ void entry_announce(struct engine *e, struct entry *t, struct cached *revoked)
     e->cache_misses++;
 }
 
-static void announce_hit(struct engine *e, struct entry *t, struct cached *c)
+static void put_own_hit(struct pset *s, const struct cached *c)
 {
-    struct pset *s = t->set;
-
     if (s->hit_count == 0) {
         struct message_head head = {.kind = MESSAGE_HITS, .set = (uint32_t)s->id,
                                     .epoch = s->epoch};
@@ -221,6 +220,16 @@ static void announce_hit(struct engine *e, struct entry *t, struct cached *c)
     put_u32(&s->hits, c->number);
     put_u32(&s->hits, c->seq);
     s->hit_count++;
+}
+
+static void announce_hit(struct engine *e, struct entry *t, struct cached *c)
+{
+    struct pset *s = t->set;
+
+    if (bundle_leads(s))
+        bundle_add(s, c->number, c->seq, t->submit_us);
+    else
+        put_own_hit(s, c);
     t->state = ENTRY_HIT;
     s->hits_open++;
     t->cached = c;

@@ -7,6 +7,8 @@
  *           | ndim x i64 | f64 prescale | f64 postscale | u16 group count | u32 group key
  *           | u32 revoked | u32 revoked seq | u32 revoked turn | u16 n | n bytes of name
  *           | u16 n | n bytes of problem | u32 n | n x i64 splits
+ * HITS      u32 cache number | u32 seq
+ * BUNDLE    u32 cache number | u32 seq | u32 member | u8 1: it is the last of its host
  * SWAP      u32 cache number | u32 seq | u32 turn | u32 n | n bytes of data
  * STALL, WHERE  u8 level | u16 n | n bytes of text
  * response  u8 kind, then
@@ -162,6 +164,28 @@ enum hvd_status get_swap(struct wire_in *in, struct wire_swap *w, struct hvd_err
     w->data = get_list(in, &w->bytes, 1);
     if (in->failed)
         return error_set(err, HVD_PROTO, -1, "swap: not understood");
+    return HVD_OK;
+}
+
+void put_hit(struct strbuf *out, const struct wire_hit *h)
+{
+    put_u32(out, h->number);
+    put_u32(out, h->seq);
+    put_u32(out, (uint32_t)h->member);
+    put_u8(out, h->all);
+}
+
+enum hvd_status get_hit(struct wire_in *in, struct wire_hit *h, struct hvd_error *err)
+{
+    uint8_t all;
+
+    h->number = get_u32(in);
+    h->seq = get_u32(in);
+    h->member = (int32_t)get_u32(in);
+    all = get_u8(in);
+    h->all = all == 1;
+    if (in->failed || h->member < 0 || all > 1)
+        return error_set(err, HVD_PROTO, -1, "hit: not understood");
     return HVD_OK;
 }
 

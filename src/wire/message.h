@@ -15,8 +15,9 @@
 
 enum message_kind {
     MESSAGE_REQUESTS = 1,               /* member -> coordinator: tensors, in full */
-    MESSAGE_HITS,                       /* member -> coordinator: cached tensors */
-    MESSAGE_RESPONSES,                  /* coordinator -> member, one order for all */
+    MESSAGE_HITS,                       /* member -> leader or coordinator: cached tensors */
+    MESSAGE_RESPONSES,                  /* coordinator -> member, also through a leader; one
+                                         * order for all; none in it: no more will come */
     MESSAGE_LEAVE,                      /* anybody: this rank shuts down */
     MESSAGE_ACK,                        /* member -> coordinator: responses done so far */
     MESSAGE_STALL,                      /* coordinator -> member: a report to print */
@@ -24,6 +25,7 @@ enum message_kind {
     MESSAGE_WHERE,                      /* the answer */
     MESSAGE_SWAP,                       /* cached tensors with their announcement; no items:
                                          * the last message of this kind of the sender */
+    MESSAGE_BUNDLE,                     /* leader -> coordinator: hits of its host */
     MESSAGE_KIND_COUNT
 };
 
@@ -82,6 +84,16 @@ struct wire_swap {
 
 void put_swap(struct strbuf *out, const struct wire_swap *w);
 enum hvd_status get_swap(struct wire_in *in, struct wire_swap *w, struct hvd_error *err);
+
+/* BUNDLE: who has come to a cached tensor. */
+struct wire_hit {
+    uint32_t number, seq;               /* seq: of the response that gave the number */
+    int32_t member;                     /* it has come */
+    bool all;                           /* as the last one of the sender's host */
+};
+
+void put_hit(struct strbuf *out, const struct wire_hit *h);
+enum hvd_status get_hit(struct wire_in *in, struct wire_hit *h, struct hvd_error *err);
 
 /* REVOKE: a cache number is taken back. */
 struct wire_revoke {

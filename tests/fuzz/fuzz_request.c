@@ -1,7 +1,7 @@
 /*
  * fuzz_request.c: messages of three members to the coordinator of their set: heads,
- * requests, hits, acknowledgements.  Whatever they say, the coordinator's answers can be
- * decoded.  Input: pieces of u8 member, then a message up to what it needs.
+ * requests, hits, also in bundles, acknowledgements.  Whatever they say, the coordinator's
+ * answers can be decoded.  Input: pieces of u8 member, then a message up to what it needs.
  */
 #include "engine/negotiate.h"
 
@@ -37,6 +37,19 @@ static bool on_requests(struct negotiator *n, int member, struct wire_in *in,
         if (neg_on_request(n, member, &r, 1000, &err) != HVD_OK)
             return false;
     }
+    return true;
+}
+
+static bool on_hit(struct negotiator *n, struct wire_in *in)
+{
+    struct wire_hit h;
+    struct hvd_error err;
+
+    if (get_hit(in, &h, &err) != HVD_OK)
+        return false;
+    BUG_ON(h.member < 0);
+    if (h.member < 3)
+        neg_on_hit(n, h.member, h.number, h.seq, 1000);
     return true;
 }
 
@@ -107,6 +120,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
             neg_on_hit(n, member, number, get_u32(&in), 1000);
         }
+        for (uint32_t i = 0; head.kind == MESSAGE_BUNDLE && i < head.count && goes_on; i++)
+            goes_on = on_hit(n, &in);
         check_answers(n);
     }
     neg_free(n);

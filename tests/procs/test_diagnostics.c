@@ -402,6 +402,36 @@ TEST(stall_of_a_small_cached_operation_between_hosts)
     job_run(&(struct job_options){.size = 4, .hosts = 2}, wait_in_group, NULL);
 }
 
+/* The same of a tensor that is announced through leaders. */
+static void wait_for_a_mate(int rank, int size, void *context)
+{
+    enum { COUNT = 4096 };
+    static float x[COUNT];
+    struct hvd_request req = {.size = sizeof req, .op = HVD_ALLREDUCE, .dtype = HVD_F32,
+                              .reduce = HVD_SUM, .device = -1, .name = "wide", .ndim = 1,
+                              .shape = {COUNT}, .input = x, .output = x};
+    struct hvd_error err;
+
+    (void)size;
+    (void)context;
+    keep_stderr(rank);
+    setenv("HOROVOD_STALL_CHECK_TIME_SECONDS", "0.5", 1);
+    job_init();
+    for (int i = 0; i < 3; i++)
+        CHECK_OK(hvd_run(&req, &err), err);
+    if (rank == 3)
+        await(file("err", 0), "\nMissing ranks:\n3: [wide]\nRank 3 on ");
+    CHECK_OK(hvd_run(&req, &err), err);
+    await(file("err", rank), "Missing ranks:\n3: [wide]");
+    job_sum("end", 0);
+    hvd_shutdown();
+}
+
+TEST(stall_of_a_cached_operation_between_hosts)
+{
+    job_run(&(struct job_options){.size = 4, .hosts = 2}, wait_for_a_mate, NULL);
+}
+
 static void shut_down(int number)
 {
     static const struct job_options jobs[] = {{.size = 2}, {.size = 2},

@@ -153,6 +153,82 @@ TEST(five_ranks_on_two_hosts, .limit_s = 60)
             sums_of_all_sizes, NULL);
 }
 
+/* ---- One message per host --------------------------------------------------------------- */
+
+static double far_messages(void)
+{
+    static char text[65536];
+    const char *at;
+
+    hvd_stats_json(text, sizeof text);
+    at = strstr(text, "\"messages_between_hosts\": ");
+    CHECK(at != NULL);
+    return atof(at + strlen("\"messages_between_hosts\": "));
+}
+
+/* Larger than what travels with its announcement (docs/design/002). */
+static void sum_many(int rank, int size, int round)
+{
+    enum { TENSORS = 30, COUNT = 1024 };
+    static float data[TENSORS][COUNT];
+    hvd_handle handles[TENSORS];
+    struct hvd_error err;
+
+    for (int i = 0; i < TENSORS; i++) {
+        char name[16];
+        struct hvd_request req = {.size = sizeof req, .op = HVD_ALLREDUCE, .dtype = HVD_F32,
+                                  .reduce = HVD_SUM, .device = -1, .name = name, .ndim = 1,
+                                  .shape = {COUNT}, .input = data[i], .output = data[i]};
+
+        snprintf(name, sizeof name, "many.%d", i);
+        for (int k = 0; k < COUNT; k++)
+            data[i][k] = (float)(rank + i + k % 7 + round);
+        CHECK_OK(hvd_submit(&req, 1, &handles[i], &err), err);
+    }
+    for (int i = 0; i < TENSORS; i++) {
+        CHECK_OK(hvd_wait(handles[i], -1, &err), err);
+        hvd_release(handles[i]);
+        for (int k = 0; k < COUNT; k++)
+            CHECK_EQ(data[i][k], (float)(size * (i + k % 7 + round) + size * (size - 1) / 2));
+    }
+}
+
+/* The first rank of a host (ranks are dealt out in turn or in blocks: the layout tells) speaks
+ * for all of it. */
+static void speak_through_leaders(int rank, int size, void *context)
+{
+    double before;
+
+    (void)context;
+    job_init();
+    for (int round = 0; round < 3; round++)
+        sum_many(rank, size, round);
+    job_sum("all have cached them", 1);
+    before = far_messages();
+    for (int round = 0; round < 20; round++)
+        sum_many(rank, size, round);
+    if (hvd_local_rank() > 0)
+        CHECK_EQ(far_messages(), before);
+    else
+        CHECK(far_messages() > before);
+    job_sum("end", 1);
+    hvd_shutdown();
+}
+
+TEST(leaders_speak_for_their_hosts, .limit_s = 60)
+{
+    job_run(&(struct job_options){.size = 4, .hosts = 2}, speak_through_leaders, NULL);
+    job_run(&(struct job_options){.size = 5, .hosts = 3}, speak_through_leaders, NULL);
+    job_run(&(struct job_options){.size = 8, .hosts = 2, .limit_s = 30},
+            speak_through_leaders, NULL);
+}
+
+TEST(operations_repeat_between_hosts, .limit_s = 60)
+{
+    job_run(&(struct job_options){.size = 5, .hosts = 2, .limit_s = 50}, all_operations,
+            NULL);
+}
+
 /* Rank 1 never comes to the sum; the byte of the pipe says that the others are about to. */
 static void wait_for_the_end(int rank, int size, void *context)
 {
@@ -308,12 +384,12 @@ TEST(cached_results_have_the_same_bits, .limit_s = 60)
 /* Whoever is done leaves at once: what it has brought must have gone out before. */
 static void sum_and_leave(int rank, int size, void *context)
 {
-    (void)rank;
-    (void)context;
     for (int round = 0; round < 5; round++) {
         job_init();
         for (int i = 0; i < 200; i++)
             CHECK_EQ(job_sum("x", 1), size);
+        if (context != NULL)
+            sum_many(rank, size, round);
         hvd_shutdown();
     }
 }
@@ -322,4 +398,6 @@ TEST(the_last_operation_completes_on_all, .limit_s = 60)
 {
     job_run(&(struct job_options){.size = 2, .hosts = 2, .limit_s = 30}, sum_and_leave, NULL);
     job_run(&(struct job_options){.size = 4, .hosts = 2, .limit_s = 30}, sum_and_leave, NULL);
+    job_run(&(struct job_options){.size = 6, .hosts = 2, .limit_s = 30}, sum_and_leave,
+            "larger ones, too");
 }

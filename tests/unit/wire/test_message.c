@@ -87,6 +87,18 @@ static void put_sample_swap(struct strbuf *out)
     put_swap(out, &w);
 }
 
+static void put_sample_bundle(struct strbuf *out)
+{
+    struct message_head head = {.kind = MESSAGE_BUNDLE, .set = 5, .epoch = 6,
+                                .acked = 0x01020304, .count = 2};
+    struct wire_hit h = {.number = 1023, .seq = 0x0a0b0c0d, .member = 7, .all = true};
+
+    put_message_head(out, &head);
+    put_hit(out, &h);
+    h = (struct wire_hit){.number = 1, .seq = 2, .member = 3};
+    put_hit(out, &h);
+}
+
 static void put_sample_text(struct strbuf *out)
 {
     struct message_head head = {.kind = MESSAGE_STALL};
@@ -145,6 +157,11 @@ TEST(golden_revocations)
 TEST(golden_swap)
 {
     check_golden("engine_swap.1.bin", put_sample_swap);
+}
+
+TEST(golden_bundle)
+{
+    check_golden("engine_bundle.1.bin", put_sample_bundle);
 }
 
 /* ---- There and back ----------------------------------------------------------------- */
@@ -209,6 +226,30 @@ TEST(swaps_come_back_whole)
     CHECK_EQ(w.bytes, 0);
     CHECK_EQ(wire_left(&in), 0);
     CHECK_EQ(get_swap(&in, &w, &err), HVD_PROTO);
+    strbuf_release(&out);
+}
+
+TEST(bundles_come_back_whole)
+{
+    struct message_head head;
+    struct wire_hit h;
+    struct strbuf out;
+    struct wire_in in;
+
+    strbuf_init(&out);
+    put_sample_bundle(&out);
+    in = wire_in_from(out.text, out.length);
+    CHECK_OK(get_message_head(&in, &head, &err), err);
+    CHECK_EQ(head.kind, MESSAGE_BUNDLE);
+    CHECK_OK(get_hit(&in, &h, &err), err);
+    CHECK(h.number == 1023 && h.seq == 0x0a0b0c0d && h.member == 7 && h.all);
+    CHECK_OK(get_hit(&in, &h, &err), err);
+    CHECK(h.number == 1 && h.seq == 2 && h.member == 3 && !h.all);
+    CHECK_EQ(wire_left(&in), 0);
+    CHECK_EQ(get_hit(&in, &h, &err), HVD_PROTO);
+    out.text[out.length - 1] = 2;       /* neither one nor all */
+    in = wire_in_from(out.text + out.length - 13, 13);
+    CHECK_EQ(get_hit(&in, &h, &err), HVD_PROTO);
     strbuf_release(&out);
 }
 
