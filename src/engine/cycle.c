@@ -86,19 +86,33 @@ static bool coordinate(struct engine *e, struct pset *s)
     return count > 0;
 }
 
+/* Announcements are not held back any longer. */
+void engine_press(struct engine *e)
+{
+    e->flush_due_us = 0;
+    atomic_store_explicit(&e->held, false, memory_order_relaxed);
+}
+
+/* Announcements wait for more of them, although something else has made us look. */
+static bool holds_back(struct engine *e)
+{
+    return e->flush_due_us > 0 && atomic_load(&e->waiting) == 0 &&
+           clock_us() < e->flush_due_us;
+}
+
 /* Negotiates over every set; true if something moved. */
 static bool negotiate_all(struct engine *e)
 {
-    bool moved = false;
+    bool moved = false, held = holds_back(e);
 
-    e->flush_due_us = 0;
-    atomic_store_explicit(&e->held, false, memory_order_relaxed);
+    if (!held)
+        engine_press(e);
     for (int i = 0; i < TEAM_SLOTS; i++) {
         struct pset *s = e->sets[i];
 
         if (s == NULL || s->self < 0)
             continue;
-        if (s->request_count > 0 || s->hit_count > 0 || s->join_held) {
+        if (!held && (s->request_count > 0 || s->hit_count > 0 || s->join_held)) {
             moved |= !s->join_held || s->request_count > 0 || s->hit_count > 0;
             member_flush(e, s);
         }
@@ -373,6 +387,7 @@ bool engine_drive(struct engine *e, struct handle *h)
     for (;;) {
         if (atomic_load_explicit(&h->done, memory_order_acquire))
             return true;
+        engine_press(e);
         if (engine_progress(e)) {
             idle = 0;
             start_ns = 0;
@@ -401,6 +416,7 @@ void engine_send_held(struct engine *e)
     if (!atomic_load_explicit(&e->held, memory_order_relaxed) || !baton_try(e))
         return;
     mesh_disarm(e->mesh);
+    engine_press(e);
     engine_progress(e);
     engine_leave(e);
 }

@@ -286,11 +286,14 @@ static void hold_announcements(struct engine *e, const struct handle *h)
                                        bundle_pending(s) : 0;
 
     if (e->conf->cycle_time_ms <= 0 || !e->has_thread || waiting >= ANNOUNCEMENTS_MAX ||
-        (s != NULL && s->join_held))
+        (s != NULL && s->join_held)) {
+        mesh_disarm(e->mesh);
+        engine_press(e);
         engine_progress(e);
-    else if (swap_pending(s) > 0 && swap_is_full(s))
+    } else if (swap_pending(s) > 0 && swap_is_full(s)) {
+        mesh_disarm(e->mesh);
         swap_flush(e, h->entries[0].set);
-    else if (waiting > 0 && e->flush_due_us == 0) {
+    } else if (waiting > 0 && e->flush_due_us == 0) {
         e->flush_due_us = clock_us() + (uint64_t)(e->conf->cycle_time_ms * 1000);
         atomic_store_explicit(&e->held, true, memory_order_relaxed);
     }
@@ -302,6 +305,7 @@ static void drive_new(struct engine *e, struct handle *h)
 {
     struct pset *s = h->entries[0].set;
 
+    mesh_disarm(e->mesh);
     if (s != NULL && swap_pending(s) > 0)
         swap_flush(e, s);
     engine_drive(e, h);
@@ -324,7 +328,10 @@ static enum hvd_status submit_handle(struct engine *e, struct handle *h,
     *handle_p = handle_publish(e, h);
     if (*handle_p == 0)
         TRY_OUT(error_set(err, HVD_NOMEM, -1, "no memory for a handle"));
-    mesh_disarm(e->mesh);
+    /* An announcement that waits for more does not touch the mesh, and is spared the two
+     * system calls that arming it again costs where there are sockets. */
+    if (h->entries[0].set->direct)
+        mesh_disarm(e->mesh);
     engine_begin(e, h);
     needs_us = step_new(e, h);
     if (waits)
@@ -380,6 +387,7 @@ enum hvd_status engine_poll(struct engine *e, hvd_handle id, struct hvd_error *e
         engine_send_held(e);
     } else if (baton_try(e)) {
         mesh_disarm(e->mesh);
+        engine_press(e);
         engine_progress(e);
         engine_leave(e);
     }

@@ -369,6 +369,7 @@ void pset_cache_clear(struct pset *s);
 
 /* cycle.c */
 bool engine_progress(struct engine *e);
+void engine_press(struct engine *e);
 void engine_mark_cycle(struct engine *e);
 void engine_fail(struct engine *e, enum engine_state state, const struct hvd_error *why);
 void engine_say_goodbye(struct engine *e, int gone);

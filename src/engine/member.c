@@ -46,8 +46,8 @@ void member_send(struct engine *e, struct pset *s, int member, struct strbuf *ou
     if (member == s->self)
         engine_on_message(e, e->topo->rank, (const uint8_t *)out->text, out->length);
     else if (mesh_post(e->mesh, s->ranks[member], out->text, out->length, &err) != HVD_OK &&
-             mesh_verdict(e->mesh) == NULL)
-        broken(e, &err);
+             err.status != HVD_SHUTDOWN && mesh_verdict(e->mesh) == NULL)
+        broken(e, &err);                /* who has left in order says so, too */
 }
 
 /* A JOIN takes all numbers back, so it says which turns of them this rank has come to. */
