@@ -32,8 +32,8 @@ struct record {
 };
 
 #define HEAD_WORDS (offsetof(struct record, name) / sizeof(uint64_t))
-#define WORDS (sizeof(struct record) / sizeof(uint64_t))
-_Static_assert(sizeof(struct record) % sizeof(uint64_t) == 0, "whole words");
+#define WORDS RECORDER_WORDS
+_Static_assert(sizeof(struct record) == WORDS * sizeof(uint64_t), "whole words");
 _Static_assert(offsetof(struct record, name) % sizeof(uint64_t) == 0, "whole words");
 
 struct slot {
@@ -45,6 +45,7 @@ struct recorder {
     _Atomic uint64_t next;              /* number of the next record, from 1 */
     bool has_counter;
     uint64_t first_ticks, first_ns;     /* the same moment */
+    uint64_t last_ticks;                /* when the writer last looked */
     struct slot slots[RECORDER_SLOTS];
 };
 
@@ -83,40 +84,13 @@ struct recorder *recorder_new(void)
     atomic_init(&r->next, 1);
     r->has_counter = has_steady_counter();
     r->first_ns = clock_ns();
-    r->first_ticks = ticks_now(r);
+    r->first_ticks = r->last_ticks = ticks_now(r);
     return r;
 }
 
 void recorder_free(struct recorder *r)
 {
     free(r);
-}
-
-static inline void put_word(struct slot *slot, size_t at, const void *from)
-{
-    uint64_t word;
-
-    memcpy(&word, from, sizeof word);
-    atomic_store_explicit(&slot->words[at], word, memory_order_relaxed);
-}
-
-static inline void put_name(struct slot *slot, const char *name, size_t bytes)
-{
-    size_t whole = bytes / sizeof(uint64_t), rest = bytes % sizeof(uint64_t);
-    char last[sizeof(uint64_t)] = {0};
-
-    for (size_t i = 0; i < whole; i++)
-        put_word(slot, HEAD_WORDS + i, name + i * sizeof last);
-    name += whole * sizeof last;
-    /* Copies of constant size need no call. */
-    if (rest & 4)
-        memcpy(last, name, 4);
-    if (rest & 2)
-        memcpy(last + (rest & 4), name + (rest & 4), 2);
-    if (rest & 1)
-        last[rest - 1] = name[rest - 1];
-    if (rest != 0)
-        put_word(slot, HEAD_WORDS + whole, last);
 }
 
 /* False: the slot holds another record by now. */
@@ -136,29 +110,49 @@ static bool copy_out(const struct slot *slot, uint64_t number, struct record *co
     return atomic_load_explicit(&slot->number, memory_order_relaxed) == number;
 }
 
-void recorder_add(struct recorder *r, enum recorder_event event, int op, int set,
-                  uint64_t bytes, int status, const char *name)
+void recorder_prepare(struct recorder_form *f, enum recorder_event event, int op, int set,
+                      uint64_t bytes, int status, const char *name)
+{
+    size_t name_bytes = name != NULL ? strnlen(name, RECORDER_NAME - 1) : 0;
+    struct record record = {
+        .bytes = bytes, .event = (uint16_t)event,
+        .op = (uint16_t)(op >= 0 && op < HVD_OP_COUNT ? op : HVD_OP_COUNT),
+        .set = (int16_t)set, .status = (uint8_t)status, .name_bytes = (uint8_t)name_bytes,
+    };
+
+    if (name_bytes > 0)
+        memcpy(record.name, name, name_bytes);
+    memcpy(f->words, &record, sizeof record);
+    f->count = (uint32_t)(HEAD_WORDS + (name_bytes + 7) / 8);
+}
+
+void recorder_look(struct recorder *r)
+{
+    r->last_ticks = ticks_now(r);
+}
+
+void recorder_repeat(struct recorder *r, const struct recorder_form *f)
 {
     uint64_t number = atomic_load_explicit(&r->next, memory_order_relaxed);
     struct slot *slot = &r->slots[number % RECORDER_SLOTS];
-    size_t name_bytes = name != NULL ? strnlen(name, RECORDER_NAME - 1) : 0;
-    struct record head;
 
-    head.ticks = ticks_now(r);
-    head.bytes = bytes;
-    head.event = (uint16_t)event;
-    head.op = (uint16_t)(op >= 0 && op < HVD_OP_COUNT ? op : HVD_OP_COUNT);
-    head.set = (int16_t)set;
-    head.status = (uint8_t)status;
-    head.name_bytes = (uint8_t)name_bytes;
     atomic_store_explicit(&slot->number, 0, memory_order_relaxed);
     atomic_thread_fence(memory_order_release);
-    for (size_t i = 0; i < HEAD_WORDS; i++)
-        put_word(slot, i, (const uint64_t *)&head + i);
-    if (name_bytes > 0)
-        put_name(slot, name, name_bytes);
+    atomic_store_explicit(&slot->words[0], r->last_ticks, memory_order_relaxed);
+    for (size_t i = 1; i < f->count; i++)
+        atomic_store_explicit(&slot->words[i], f->words[i], memory_order_relaxed);
     atomic_store_explicit(&slot->number, number, memory_order_release);
     atomic_store_explicit(&r->next, number + 1, memory_order_release);
+}
+
+void recorder_add(struct recorder *r, enum recorder_event event, int op, int set,
+                  uint64_t bytes, int status, const char *name)
+{
+    struct recorder_form f;
+
+    recorder_prepare(&f, event, op, set, bytes, status, name);
+    recorder_look(r);
+    recorder_repeat(r, &f);
 }
 
 uint64_t recorder_count(const struct recorder *r)

@@ -12,6 +12,7 @@
 
 #define RECORDER_SLOTS 1024             /* power of two */
 #define RECORDER_NAME 56
+#define RECORDER_WORDS (3 + RECORDER_NAME / 8)   /* of a record */
 
 enum recorder_event { RECORDER_SUBMIT, RECORDER_START, RECORDER_DONE, RECORDER_FAIL,
                       RECORDER_NOTE };
@@ -24,6 +25,19 @@ void recorder_free(struct recorder *r);
 /* name may be NULL; it is cut at RECORDER_NAME - 1 bytes.  No system call, no lock. */
 void recorder_add(struct recorder *r, enum recorder_event event, int op, int set,
                   uint64_t bytes, int status, const char *name);
+
+/* A record that is made once and added often: the name is already where it belongs. */
+struct recorder_form {
+    uint64_t words[RECORDER_WORDS];
+    uint32_t count;                     /* of the words in use */
+};
+
+void recorder_prepare(struct recorder_form *f, enum recorder_event event, int op, int set,
+                      uint64_t bytes, int status, const char *name);
+/* As recorder_add, but with the time of the last record that looked, or of recorder_look: a
+ * look at the clock costs more than all the rest. */
+void recorder_repeat(struct recorder *r, const struct recorder_form *f);
+void recorder_look(struct recorder *r);
 
 /* Records since the recorder was made.  Thread: any. */
 uint64_t recorder_count(const struct recorder *r);

@@ -76,6 +76,7 @@ struct cached {
     struct coll_call call;              /* ready but for buffers, count and turn */
     uint64_t count;                     /* elements of the input */
     struct coll_task *kept;             /* of its operations in fast.c; NULL: none yet */
+    struct recorder_form done;          /* what the recorder gets of each of them */
     struct entry *entry;                /* in flight by this number */
     bool swaps;                         /* small: it travels with its announcement */
     bool dying;                         /* taken back; goes when its entry has ended */

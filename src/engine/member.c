@@ -161,6 +161,8 @@ enum hvd_status member_cache_add(struct engine *e, struct pset *s, const struct 
     plan_call(&c->call, s, c->op, c->dtype, c->reduce, c->root, c->prescale, c->postscale,
               &c->plan);
     c->call.board = BATCH_BOARDS + c->number;
+    recorder_prepare(&c->done, RECORDER_DONE, c->op, s->id,
+                     c->count * hvd_dtype_bytes(c->dtype), HVD_OK, c->name);
     c->swaps = swap_fits(s, c);
     s->by_number[c->number] = c;
     return HVD_OK;

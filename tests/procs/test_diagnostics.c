@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -605,6 +606,56 @@ static void look_at_stats(int rank, int size, void *context)
         CHECK(seconds > 0.2 && seconds < 30);
     }
     hvd_shutdown();
+}
+
+static double number_of(const char *json, const char *object, const char *key)
+{
+    const char *at = strstr(json, object);
+
+    at = at != NULL ? strstr(at, key) : NULL;
+    CHECK(at != NULL);
+    return atof(at + strlen(key));
+}
+
+/* Counts and bytes of the short way are exact; times are taken of some and scaled. */
+static void count_short_runs(int rank, int size, void *context)
+{
+    enum { RUNS = 1000, COUNT = 1024 };
+    static char before[65536], after[65536];
+    static float in[COUNT], out[COUNT];
+    struct hvd_request req = {.size = sizeof req, .op = HVD_ALLREDUCE, .dtype = HVD_F32,
+                              .reduce = HVD_SUM, .device = -1, .name = "x", .ndim = 1,
+                              .shape = {COUNT}, .input = in, .output = out};
+    struct hvd_error err;
+    double mean_us;
+
+    (void)rank;
+    (void)size;
+    (void)context;
+    job_init();
+    CHECK_OK(hvd_run(&req, &err), err);
+    hvd_stats_json(before, sizeof before);
+    for (int i = 0; i < RUNS; i++)
+        CHECK_OK(hvd_run(&req, &err), err);
+    hvd_stats_json(after, sizeof after);
+    CHECK_EQ(number_of(after, "\"allreduce\"", "\"count\": ") -
+                 number_of(before, "\"allreduce\"", "\"count\": "), RUNS);
+    CHECK_EQ(number_of(after, "\"allreduce\"", "\"bytes\": ") -
+                 number_of(before, "\"allreduce\"", "\"bytes\": "), RUNS * 4.0 * COUNT);
+    CHECK_EQ(number_of(after, "\"cache\"", "\"hits\": ") -
+                 number_of(before, "\"cache\"", "\"hits\": "), RUNS);
+    CHECK(number_of(after, "\"recorder\"", "\"records\": ") -
+              number_of(before, "\"recorder\"", "\"records\": ") >= RUNS);
+    mean_us = number_of(after, "\"allreduce\"", "\"mean_us\": ");
+    CHECK(mean_us > 0.05 && mean_us < 1e6);
+    CHECK(fabs(number_of(after, "\"allreduce\"", "\"seconds\": ") -
+               mean_us * (RUNS + 1) / 1e6) < 1e-4);
+    hvd_shutdown();
+}
+
+TEST(short_runs_are_counted_exactly)
+{
+    job_run(&(struct job_options){.size = 2}, count_short_runs, NULL);
 }
 
 static void straggle(int number)

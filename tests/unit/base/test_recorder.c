@@ -65,6 +65,59 @@ TEST(long_names_are_cut)
     recorder_free(r);
 }
 
+/* What stands in front of a line: its age in microseconds. */
+static long age_of(const char *line)
+{
+    long s, us;
+
+    CHECK_EQ(sscanf(line, "%*d -%ld.%6lds", &s, &us), 2);
+    return s * 1000000 + us;
+}
+
+TEST(a_prepared_record_is_the_same_line)
+{
+    static const char *const names[] = {NULL, "x", "grad/7", "12345678", "123456789",
+                                        "a name that is longer than the room there is for "
+                                        "names, so that it must be cut"};
+    struct recorder *r = recorder_new();
+    struct recorder_form f;
+
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        char *second, name[RECORDER_NAME];
+
+        recorder_add(r, RECORDER_DONE, HVD_ALLGATHER, 3, 77, HVD_OK, names[i]);
+        recorder_prepare(&f, RECORDER_DONE, HVD_ALLGATHER, 3, 77, HVD_OK, names[i]);
+        recorder_repeat(r, &f);
+        CHECK_EQ(dump(r), 2 * (int)i + 2);
+        second = text;
+        for (size_t k = 0; k < 2 * i + 1; k++)
+            second = strchr(second, '\n') + 1;
+        *strrchr(text, '\n') = '\0';
+        CHECK_HAS(second, "done allgather set 3 77 bytes OK ");
+        snprintf(name, sizeof name, "%s", names[i] != NULL ? names[i] : "");
+        CHECK_STR(strstr(second, "OK ") + 3, name);
+    }
+    CHECK_EQ(recorder_count(r), 2 * sizeof names / sizeof names[0]);
+    recorder_free(r);
+}
+
+TEST(a_prepared_record_has_the_time_of_the_last_look)
+{
+    struct recorder *r = recorder_new();
+    struct recorder_form f;
+
+    recorder_prepare(&f, RECORDER_DONE, HVD_ALLREDUCE, 0, 4, HVD_OK, "x");
+    recorder_add(r, RECORDER_DONE, HVD_ALLREDUCE, 0, 4, HVD_OK, "x");
+    usleep(20000);
+    recorder_repeat(r, &f);
+    recorder_look(r);
+    recorder_repeat(r, &f);
+    CHECK_EQ(dump(r), 3);
+    CHECK_EQ(age_of(text), age_of(strchr(text, '\n') + 1));
+    CHECK(age_of(text) >= age_of(strchr(strchr(text, '\n') + 1, '\n') + 1) + 20000);
+    recorder_free(r);
+}
+
 TEST(the_ring_keeps_the_last_ones)
 {
     struct recorder *r = recorder_new();
