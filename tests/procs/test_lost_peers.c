@@ -454,7 +454,7 @@ TEST(the_next_job_removes_what_a_killed_one_left)
 TEST(nothing_is_left_in_the_file_system)
 {
     char directory[] = "/tmp/hvd_test_XXXXXX";
-    struct harness h = {.size = 3, .may_fail = true, .timeout_s = 2,
+    struct harness h = {.size = 3, .may_fail = true, .timeout_s = 20,
                         .fault = "meet.connect rank=1 kill"};
     int statuses[HARNESS_RANKS];
 

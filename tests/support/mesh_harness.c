@@ -58,7 +58,7 @@ static void configure(struct harness_rank *r)
 static enum hvd_status form(struct harness_rank *r)
 {
     const struct harness *h = r->harness;
-    double timeout_s = h->timeout_s > 0 ? h->timeout_s : 10;
+    double timeout_s = h->timeout_s > 0 ? h->timeout_s : 50;
     struct mesh_options opt = {
         .conf = &r->conf, .key = r->key, .job_id = "harness", .generation = 1,
         .deadline_us = clock_us() + (uint64_t)(timeout_s * 1e6),

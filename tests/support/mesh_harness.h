@@ -27,7 +27,7 @@ struct harness {
     bool no_goodbye;                    /* close without one */
     const char *security;               /* NULL: auth */
     double heartbeat_s;                 /* 0: default */
-    double timeout_s;                   /* of forming; 0: 10 */
+    double timeout_s;                   /* of forming; 0: 50 */
     size_t board_bytes;                 /* 0: 1 MiB */
     const char *fault;                  /* of all ranks; the spec may name one */
     bool may_fail;                      /* forming: the body looks at r->opened */
