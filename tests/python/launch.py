@@ -4,9 +4,11 @@
 other, so that torch is imported once per rank and not once per test.  A rank that does not
 answer in time, or dies, takes the pool with it; the next test gets a new one.
 """
+import contextlib
 import json
 import os
 import pathlib
+import random
 import secrets
 import selectors
 import signal
@@ -22,9 +24,12 @@ LIMIT = 60.0
 
 
 def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    """Below the range of clients, one of which could get it before rank 0 listens there."""
+    while True:
+        port = random.randrange(20000, 32000)
+        with socket.socket() as s, contextlib.suppress(OSError):
+            s.bind(("127.0.0.1", port))
+            return port
 
 
 def environment(rank, size, port, key_file, extra=()):

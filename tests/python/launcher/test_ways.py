@@ -256,11 +256,11 @@ def test_a_job_over_two_hosts(two_hosts):
 
 
 def test_a_cut_cable_ends_both_sides(two_hosts):
-    process = start("-np", "2", "-H", "localhost:1,nodeb:1", "sleep", "300", env=two_hosts.env())
+    process = start("-np", "2", "-H", "localhost:1,nodeb:1", "sleep", "317", env=two_hosts.env())
 
     def sleeping():
         text = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
-        return text.splitlines().count("sleep 300") >= 2
+        return text.splitlines().count("sleep 317") >= 2
     wait_until(sleeping)
     began = time.monotonic()
     subprocess.run(["ip", "link", "set", two_hosts.link, "down"], check=True)

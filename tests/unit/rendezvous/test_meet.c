@@ -394,7 +394,7 @@ TEST(a_server_that_ends_does_not_disturb_a_formed_job)
 
 TEST(a_server_may_start_after_its_workers)
 {
-    struct hvd_server *s = server_up(server_options(2));
+    struct hvd_server *s = server_up_at_home(server_options(2));
     struct hvd_server_options opt = server_options(2);
     struct worker w[2];
 
@@ -416,7 +416,7 @@ TEST(a_server_may_start_after_its_workers)
 
 TEST(a_server_may_be_restarted_on_its_port_while_workers_wait)
 {
-    struct hvd_server *s = server_up(server_options(3));
+    struct hvd_server *s = server_up_at_home(server_options(3));
     struct hvd_server_options opt = server_options(3);
     struct worker w[3];
 
@@ -441,7 +441,7 @@ TEST(a_server_may_be_restarted_on_its_port_while_workers_wait)
 
 TEST(a_server_that_does_not_return_is_an_error_within_ten_seconds, .limit_s = 30)
 {
-    struct hvd_server *s = server_up(server_options(2));
+    struct hvd_server *s = server_up_at_home(server_options(2));
     struct worker w = worker_of(hvd_server_port(s), 0, 2);
 
     w.opt.deadline_us = clock_us() + 60000000;
@@ -456,7 +456,7 @@ TEST(a_server_that_does_not_return_is_an_error_within_ten_seconds, .limit_s = 30
 
 TEST(nobody_there_names_address_port_and_cause)
 {
-    struct hvd_server *s = server_up(server_options(2));
+    struct hvd_server *s = server_up_at_home(server_options(2));
     struct worker w = worker_of(hvd_server_port(s), 0, 2);
     char where[64];
 
@@ -691,7 +691,7 @@ TEST(a_slow_reader_gets_its_table_and_delays_nobody, .limit_s = 120)
  * all sockets; the ends must be seen, and the port be free, all the same. */
 TEST(a_forked_child_does_not_keep_anything_alive)
 {
-    struct hvd_server *s = server_up(server_options(1));
+    struct hvd_server *s = server_up_at_home(server_options(1));
     struct hvd_server_options opt = server_options(1);
     struct worker w = worker_of(hvd_server_port(s), 0, 1), again = w;
     pid_t child;
