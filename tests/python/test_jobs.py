@@ -81,18 +81,23 @@ def test_an_exception_on_one_rank_reaches_the_others():
         import torch, horovod.torch as hvd
         hvd.init()
         hvd.allreduce(torch.ones(1))
+        def load():
+            raise RuntimeError("as planned\\nmore")
         if hvd.rank() == 1:
-            raise RuntimeError("as planned")
+            load()
         try:
             hvd.allreduce(torch.ones(1), name="never")
         except hvd.HorovodInternalError as e:
+            assert e.rank == 1 and e.scope == "JOB", (e.rank, e.scope)
             print("told:", e)
     """
     with Job(3, python(code)) as job:
         codes = job.wait(60)
         assert codes == [0, 1, 0], job.everything()
         for rank in (0, 2):
-            assert "told:" in job.output(rank) and "rank 1" in job.output(rank)
+            assert "aborted the job: uncaught RuntimeError: as planned (<string>:6 in load)" in \
+                job.output(rank), job.everything()
+        assert "in load\nRuntimeError: as planned\nmore" in job.output(1), job.output(1)
 
 
 def test_a_killed_rank_is_named():

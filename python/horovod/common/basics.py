@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Union
 
 from horovod import _core
 from horovod.common import process_sets as _process_sets
-from horovod.common import where
+from horovod.common import uncaught, where
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.process_sets import ProcessSet
 from horovod.common.util import is_iterable
@@ -63,6 +63,7 @@ class HorovodBasics:
                                       "communicator as comm, too")
         ranks = _resolve(sets)
         where.install()
+        uncaught.install()
         joins = not _core.is_initialized()
         try:
             _core.init(_without_duplicates(ranks), _process_sets.is_dynamic())
