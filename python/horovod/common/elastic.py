@@ -30,7 +30,8 @@ class NotificationManager:
         if os.environ.get("HOROVOD_ELASTIC") != "1":
             return
         try:
-            from horovod.runner.elastic.worker import start_notification_service
+            from horovod.runner.elastic.worker import (     # type: ignore[attr-defined]
+                start_notification_service)
         except ImportError:
             return                  # no elastic driver in this installation
         self._service = start_notification_service(self)

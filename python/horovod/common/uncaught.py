@@ -24,11 +24,16 @@ def install() -> None:
 
     def excepthook(kind: Type[BaseException], value: BaseException, trace: Any) -> None:
         inner(kind, value, trace)
-        if not isinstance(value, HorovodInternalError) and not _goes_on() and \
-                _core.is_initialized():
-            _core.abort(f"uncaught {summary(value, trace)}")
+        if not _goes_on():
+            tell(value, trace)
 
     sys.excepthook = excepthook
+
+
+def tell(value: BaseException, trace: Any) -> None:
+    """Ends the job for all ranks with this reason, unless it is but the echo of one."""
+    if not isinstance(value, HorovodInternalError) and _core.is_initialized():
+        _core.abort(f"uncaught {summary(value, trace)}")
 
 
 def _goes_on() -> bool:

@@ -93,9 +93,20 @@ def _options(args: Any) -> list[str]:
     return words
 
 
+def _said(outcome: _native.Outcome, rank: int) -> tuple[dict, bytes]:
+    """What a rank has sent; an empty head: it died without a word."""
+    try:
+        return _message.unpack(bytes(outcome.results.get(rank, b"")))
+    except (ValueError, KeyError):
+        return {}, b""
+
+
 def _failure(outcome: _native.Outcome) -> RuntimeError:
-    """The exception that tells what the launcher has found."""
-    first = outcome.first_failure()
+    """The exception that tells what the launcher has found.  A rank that fails because
+    another one has may be the first to end: the cause is told, not the echo."""
+    failed = [end for end in outcome.ends if end[1] != 0]
+    first = next((end for end in failed
+                  if _said(outcome, end[0])[0].get("echo") is False), outcome.first_failure())
     if first is None:
         return RuntimeError(outcome.reason())
     rank, code, _, why = first
@@ -104,12 +115,9 @@ def _failure(outcome: _native.Outcome) -> RuntimeError:
             f"Process name: {rank}\nExit code: {code}\n")
     if why:
         text += f"Reason: {why}\n"
-    try:
-        head, body = _message.unpack(bytes(outcome.results.get(rank, b"")))
-        if not head["ok"]:
-            text += f"Rank {rank} raised:\n{body.decode('utf-8', 'replace')}"
-    except (ValueError, KeyError):
-        pass                            # it died without a word
+    head, body = _said(outcome, rank)
+    if head.get("ok") is False:
+        text += f"Rank {rank} raised:\n{body.decode('utf-8', 'replace')}"
     error = RuntimeError(text)
     error.rank = rank                   # type: ignore[attr-defined]
     return error

@@ -26,7 +26,8 @@ def launcher() -> str:
             return path
     found = shutil.which("horovodrun")
     if found is None:
-        raise RuntimeError("horovodrun is neither in this installation nor on PATH")
+        raise RuntimeError("horovodrun is neither in this installation nor on PATH (an "
+                           "editable install has none: use pip install .)")
     return found
 
 

@@ -46,18 +46,33 @@ def _describe(error: BaseException) -> str:
                                               frame or error.__traceback__))
 
 
+def _is_echo(error: BaseException) -> bool:
+    """Whether it tells of the failure of another rank."""
+    return any(kind.__name__ == "HorovodInternalError" for kind in type(error).__mro__)
+
+
+def _tell_others(error: BaseException) -> None:
+    """The ranks of the job this process has joined, if it has."""
+    if "horovod.common.basics" in sys.modules:
+        from horovod.common import uncaught
+        uncaught.tell(error, error.__traceback__)
+
+
 def main() -> int:
-    """Runs the function.  Its exception goes to stderr and to the caller."""
-    result = _open_result()
+    """Runs the function.  Its exception goes to stderr, to the caller and to the others."""
+    result, failure = _open_result(), None
     try:
-        message, code = _call(), 0
+        message = _call()
     except Exception as error:
-        text = _describe(error)
+        failure, text = error, _describe(error)
         sys.stderr.write(text)
-        message, code = _message.pack({"ok": False}, text.encode("utf-8", "replace")), 1
+        message = _message.pack({"ok": False, "echo": _is_echo(error)},
+                                text.encode("utf-8", "replace"))
     sys.stdout.flush()
     _message.write_all(result, message)
-    return code
+    if failure is not None:
+        _tell_others(failure)           # after the message: theirs come later
+    return int(failure is not None)
 
 
 if __name__ == "__main__":

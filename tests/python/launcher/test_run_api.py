@@ -71,6 +71,22 @@ def test_the_exception_carries_rank_and_traceback():
     assert error.value.rank == 1
 
 
+def fail_among_others():
+    import numpy as np
+
+    import horovod.numpy as hvd
+    hvd.init()
+    if hvd.rank() == 1:
+        raise KeyError("reason 4711")
+    hvd.allreduce(np.ones(1), name="never")
+
+
+def test_the_cause_is_told_and_not_its_echo():
+    with pytest.raises(RuntimeError) as error:
+        horovod.run(fail_among_others, num_proc=3)
+    assert error.value.rank == 1 and "KeyError: 'reason 4711'" in str(error.value)
+
+
 def test_a_worker_that_dies_is_named():
     with pytest.raises(RuntimeError, match="Process name: 0\nExit code: 137"):
         horovod.run(lambda: os.kill(os.getpid(), signal.SIGKILL), num_proc=1)
