@@ -46,19 +46,23 @@ static char *read_once(void)
     return bytes;
 }
 
-/* The file between two writes: what two reads in a row agree on. */
+/* The file between two writes: what two reads in a row agree on, and is valid.  A writer
+ * that loses its CPU between two pages of a write shows half of it for a while. */
 static void read_file(void)
 {
-    char *again;
+    uint64_t end_us = clock_us() + 10000000;
+    bool whole;
 
-    free(text);
-    text = read_once();
-    while (strcmp(text, again = read_once()) != 0) {
+    do {
+        char *again;
+
         free(text);
-        text = again;
-    }
-    free(again);
-    CHECK(json_is_valid(text));
+        text = read_once();
+        again = read_once();
+        whole = strcmp(text, again) == 0 && json_is_valid(text);
+        free(again);
+    } while (!whole && clock_us() < end_us);
+    CHECK(whole);
 }
 
 static void done(void)
@@ -72,13 +76,13 @@ static void done(void)
 /* Waits until the writer has put `part` into the file. */
 static void read_until(const char *part)
 {
-    uint64_t end_us = clock_us() + 10000000;
+    uint64_t end_us = clock_us() + 30000000;
 
     do {
         read_file();
         if (strstr(text, part) != NULL)
             return;
-        usleep(1000);
+        usleep(10000);              /* as long as the writer gathers */
     } while (clock_us() < end_us);
     check_fail(__FILE__, __LINE__, "'%s' does not come in %s", part, text);
 }
