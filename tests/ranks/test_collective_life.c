@@ -60,7 +60,7 @@ static void body_huge(struct harness_rank *r)
     bed_close(&bed);
 }
 
-TEST(more_chunks_than_words, .limit_s = 60)
+TEST(more_chunks_than_words, .limit_s = 240)
 {
     struct harness h = on(2, 1);
 
@@ -79,12 +79,12 @@ static void run_large(bool shm_disable, int hosts)
     }
 }
 
-TEST(large_in_shared_memory, .limit_s = 120) { run_large(false, 1); }
-TEST(large_over_tcp, .limit_s = 120) { run_large(true, 1); }
-TEST(large_over_two_hosts, .limit_s = 120) { run_large(false, 2); }
+TEST(large_in_shared_memory, .limit_s = 240) { run_large(false, 1); }
+TEST(large_over_tcp, .limit_s = 240) { run_large(true, 1); }
+TEST(large_over_two_hosts, .limit_s = 240) { run_large(false, 2); }
 
 /* Arenas of other processes, and their private memory. */
-TEST(large_between_processes, .limit_s = 120)
+TEST(large_between_processes, .limit_s = 240)
 {
     struct harness h = on(3, 1);
 
@@ -93,7 +93,7 @@ TEST(large_between_processes, .limit_s = 120)
 }
 
 /* Private memory is staged when it cannot be read by others. */
-TEST(large_without_cma, .limit_s = 120)
+TEST(large_without_cma, .limit_s = 240)
 {
     struct harness h = on(3, 1);
 
@@ -154,7 +154,7 @@ static void body_small(struct harness_rank *r)
     bed_close(&bed);
 }
 
-TEST(each_algorithm_at_each_size, .limit_s = 120)
+TEST(each_algorithm_at_each_size, .limit_s = 240)
 {
     static const char *const rules[] = {
         "allreduce 0-inf shared, allgather 0-inf pairwise, broadcast 0-inf slices",
@@ -186,7 +186,7 @@ TEST(hierarchy_can_be_switched_off)
 }
 
 /* Hosts of 3, 1 and 4 ranks that follow each other, and hosts of 1 and 4. */
-TEST(hosts_of_unequal_size, .limit_s = 60)
+TEST(hosts_of_unequal_size, .limit_s = 240)
 {
     static const int layouts[2][8] = {{0, 0, 0, 1, 2, 2, 2, 2}, {0, 1, 1, 1, 1}};
 
@@ -226,7 +226,7 @@ static void body_subsets(struct harness_rank *r)
     }
 }
 
-TEST(subsets_use_a_slot_again, .limit_s = 60)
+TEST(subsets_use_a_slot_again, .limit_s = 240)
 {
     for (int hosts = 1; hosts <= 3; hosts++) {
         struct harness h = on(6, hosts);
@@ -298,7 +298,7 @@ static void body_any_order(struct harness_rank *r)
     bed_close(&bed);
 }
 
-TEST(boards_run_in_any_order, .limit_s = 60)
+TEST(boards_run_in_any_order, .limit_s = 240)
 {
     for (int hosts = 1; hosts <= 2; hosts++) {
         struct harness h = on(4, hosts);
@@ -478,7 +478,7 @@ static void body_no_memory(struct harness_rank *r)
     free(x);
 }
 
-TEST(no_memory_on_one_rank_ends_all, .limit_s = 60)
+TEST(no_memory_on_one_rank_ends_all, .limit_s = 240)
 {
     static const int after[] = {0, 1, 2, 5, 9};
 
@@ -577,7 +577,7 @@ static void body_steady(struct harness_rank *r)
     free(buffers[1]);
 }
 
-TEST(the_steady_state_allocates_nothing, .limit_s = 60)
+TEST(the_steady_state_allocates_nothing, .limit_s = 240)
 {
     for (int hosts = 1; hosts <= 2; hosts++) {
         struct harness h = on(3, hosts);

@@ -62,7 +62,7 @@ TEST(memory_of_all_kinds, .limit_s = 240)
     run_places(sizes, sizeof sizes / sizeof sizes[0]);
 }
 
-TEST(memory_of_all_kinds_without_cma, .limit_s = 120)
+TEST(memory_of_all_kinds_without_cma, .limit_s = 240)
 {
     setenv("HOROVOD_CMA_DISABLE", "1", 1);
     run_places((const int[]){2, 5}, 2);
@@ -88,14 +88,14 @@ static void body_two(struct harness_rank *r)
     bed_close(&bed);
 }
 
-TEST(two_members_share_a_broadcast, .limit_s = 60)
+TEST(two_members_share_a_broadcast, .limit_s = 240)
 {
     struct harness h = {.size = 2, .board_bytes = coll_board_bytes()};
 
     harness_run(&h, body_two);
 }
 
-TEST(two_processes_share_a_broadcast, .limit_s = 60)
+TEST(two_processes_share_a_broadcast, .limit_s = 240)
 {
     struct harness h = {.size = 2, .board_bytes = coll_board_bytes(), .processes = true};
 

@@ -125,24 +125,24 @@ static void run_seeds(struct sim_options opt, int seeds)
     }
 }
 
-TEST(one_host, .limit_s = 60) { run_seeds((struct sim_options){0}, 24); }
+TEST(one_host, .limit_s = 240) { run_seeds((struct sim_options){0}, 24); }
 
-TEST(one_host_without_memory, .limit_s = 60)
+TEST(one_host_without_memory, .limit_s = 240)
 {
     run_seeds((struct sim_options){.no_memory = true, .delay = 5}, 18);
 }
 
-TEST(two_hosts, .limit_s = 60)
+TEST(two_hosts, .limit_s = 240)
 {
     run_seeds((struct sim_options){.hosts = 2, .delay = 20}, 18);
 }
 
-TEST(three_hosts, .limit_s = 60)
+TEST(three_hosts, .limit_s = 240)
 {
     run_seeds((struct sim_options){.hosts = 3, .delay = 3}, 18);
 }
 
-TEST(hosts_without_memory, .limit_s = 60)
+TEST(hosts_without_memory, .limit_s = 240)
 {
     run_seeds((struct sim_options){.hosts = 2, .delay = 3, .no_memory = true}, 12);
 }
@@ -185,7 +185,7 @@ static void run_cut(struct world *w)
     }
 }
 
-TEST(a_cut_ends_all_tasks, .limit_s = 60)
+TEST(a_cut_ends_all_tasks, .limit_s = 240)
 {
     static struct world w;
 
