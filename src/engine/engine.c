@@ -82,29 +82,6 @@ out:
     return status;
 }
 
-enum hvd_status engine_add_static_set(struct engine *e, const int *ranks, int count,
-                                      struct hvd_error *err)
-{
-    struct pset *s;
-    enum hvd_status status = HVD_OK;
-    int id = 1;
-
-    baton_take(e);
-    while (id < TEAM_SLOTS && e->sets[id] != NULL)
-        id++;
-    if (id == TEAM_SLOTS)
-        status = error_set(err, HVD_INVALID, -1, "more than %d process sets",
-                           NEG_SETS_MAX);
-    else
-        status = pset_new(e, id, id, (uint32_t)id + 1, ranks, count, &s, err);
-    if (status == HVD_OK && e->sets[0]->neg != NULL)
-        neg_know_set(e->sets[0]->neg, id, ranks, count);
-    if (status == HVD_OK)
-        engine_replay_early(e, s);
-    engine_leave(e);
-    return status;
-}
-
 /* From here on this rank announces nothing and, as a coordinator, answers nothing any more.
  * Said by the rank that leaves, and by everybody who has heard of it. */
 void engine_say_goodbye(struct engine *e, int gone)
@@ -313,7 +290,7 @@ static void drive_new(struct engine *e, struct handle *h)
 
 /* Takes h.  The holder of the baton never sleeps with it, so this does not wait for other
  * ranks. */
-static enum hvd_status submit_handle(struct engine *e, struct handle *h,
+enum hvd_status engine_submit_handle(struct engine *e, struct handle *h,
                                      const struct hvd_request *req, bool waits,
                                      hvd_handle *handle_p, struct hvd_error *err)
 {
@@ -354,7 +331,7 @@ static enum hvd_status submit(struct engine *e, const struct hvd_request *req, i
         return error_set(err, HVD_NOMEM, -1, "no memory for a handle");
     for (int i = 0; i < count; i++)
         h->entries[i].submit_us = clock_us();
-    return submit_handle(e, h, req, waits, handle_p, err);
+    return engine_submit_handle(e, h, req, waits, handle_p, err);
 }
 
 enum hvd_status engine_submit(struct engine *e, const struct hvd_request *req, int count,
@@ -487,105 +464,7 @@ enum hvd_status engine_run(struct engine *e, const struct hvd_request *req,
     return status;
 }
 
-/* ---- Process sets ---------------------------------------------------------------------- */
-
-static enum hvd_status submit_set_op(struct engine *e, int op, const int *ranks, int count,
-                                     int id, hvd_handle *handle_p, struct hvd_error *err)
-{
-    struct handle *h = handle_new(1);
-    struct entry *t;
-    char name[48];
-
-    if (h == NULL)
-        return error_set(err, HVD_NOMEM, -1, "no memory for a handle");
-    t = &h->entries[0];
-    t->set = e->sets[0];
-    t->set_size = t->set->count;
-    t->op = (uint8_t)op;
-    t->submit_us = clock_us();
-    t->dtype = HVD_U8;
-    t->prescale = t->postscale = 1.0;
-    t->root = id;
-    t->split_count = (uint32_t)count;
-    t->splits = malloc((size_t)(count + 1) * sizeof *t->splits);
-    baton_take(e);
-    snprintf(name, sizeof name, "%s.%lld", op == OP_SET_ADD ? "set.add" : "set.remove",
-             (long long)++e->sets[0]->unnamed[op]);
-    if (op == OP_SET_REMOVE && pset_find(e, id) != NULL)
-        e->sets[id]->ending = true;
-    baton_give(e);
-    t->name = strdup(name);
-    t->name_bytes = (uint16_t)strlen(name);
-    if (t->splits == NULL || t->name == NULL) {
-        handle_free(h);
-        return error_set(err, HVD_NOMEM, -1, "no memory for a process set");
-    }
-    for (int i = 0; i < count; i++)
-        t->splits[i] = ranks[i];
-    return submit_handle(e, h, NULL, false, handle_p, err);
-}
-
-static enum hvd_status check_dynamic(const struct engine *e, struct hvd_error *err)
-{
-    if (e->dynamic_sets)
-        return HVD_OK;
-    return error_set(err, HVD_INVALID, -1,
-                     "process sets cannot be changed: set HOROVOD_DYNAMIC_PROCESS_SETS=1 "
-                     "or call init(process_sets=\"dynamic\")");
-}
-
-enum hvd_status engine_submit_add_set(struct engine *e, const int *ranks, int count,
-                                      hvd_handle *handle_p, struct hvd_error *err)
-{
-    TRY(check_dynamic(e, err));
-    return submit_set_op(e, OP_SET_ADD, ranks, count, 0, handle_p, err);
-}
-
-enum hvd_status engine_submit_remove_set(struct engine *e, int id, hvd_handle *handle_p,
-                                         struct hvd_error *err)
-{
-    TRY(check_dynamic(e, err));
-    if (id == 0)
-        return error_set(err, HVD_INVALID, -1, "the global process set stays");
-    return submit_set_op(e, OP_SET_REMOVE, NULL, 0, id, handle_p, err);
-}
-
-int engine_set_ids(struct engine *e, int *ids, int capacity)
-{
-    int n = 0;
-
-    pthread_mutex_lock(&e->front);
-    for (int i = 0; i < TEAM_SLOTS; i++)
-        if (e->sets[i] != NULL) {
-            if (n < capacity)
-                ids[n] = i;
-            n++;
-        }
-    pthread_mutex_unlock(&e->front);
-    return n;
-}
-
-int engine_set_count(struct engine *e)
-{
-    return engine_set_ids(e, NULL, 0);
-}
-
-int engine_set_ranks(struct engine *e, int id, int *ranks, int capacity, int *self_p)
-{
-    int count = -1;
-
-    pthread_mutex_lock(&e->front);
-    if (id >= 0 && id < TEAM_SLOTS && e->sets[id] != NULL) {
-        const struct pset *s = e->sets[id];
-
-        count = s->count;
-        *self_p = s->self;
-        for (int i = 0; i < count && i < capacity; i++)
-            ranks[i] = s->ranks[i];
-    }
-    pthread_mutex_unlock(&e->front);
-    return count;
-}
+/* ---- Diagnostics ---------------------------------------------------------------------- */
 
 int engine_recorder_write(struct engine *e, int fd)
 {

@@ -251,7 +251,6 @@ void entry_complete(struct engine *e, struct entry *entry, enum hvd_status statu
 enum hvd_status entry_fill(struct engine *e, struct entry *entry,
                            const struct hvd_request *req, struct hvd_error *err);
 void entry_begin(struct engine *e, struct entry *entry);
-void entry_announce(struct engine *e, struct entry *entry, struct cached *revoked);
 
 /* plan.c */
 enum hvd_status plan_make(struct plan *p, const struct pset *s, const struct entry *t,
@@ -268,11 +267,19 @@ enum hvd_status entry_prepare_output(struct entry *t, const struct plan *p,
 void output_free(void *p);
 void *output_alloc(size_t bytes);
 
-/* member.c: this rank as a member of a set */
+/* announce.c */
+void entry_announce(struct engine *e, struct entry *entry, struct cached *revoked);
+void entry_announce_hit(struct engine *e, struct entry *entry, struct cached *c);
 void member_flush(struct engine *e, struct pset *s);
 /* Completes the head of a message and sends it. */
 void member_send(struct engine *e, struct pset *s, int member, struct strbuf *out,
                  uint32_t count);
+
+/* member.c, member_batch.c: this rank as a member of a set */
+enum hvd_status member_execute(struct engine *e, struct pset *s, struct wire_in *in,
+                               struct hvd_error *err);
+enum hvd_status member_execute_cached(struct engine *e, struct pset *s,
+                                      struct wire_in *in, struct hvd_error *err);
 void member_process(struct engine *e, struct pset *s);
 enum hvd_status member_cache_add(struct engine *e, struct pset *s, const struct entry *t,
                                  const struct wire_tensor *w, struct plan *p);
@@ -390,6 +397,10 @@ enum hvd_status engine_wait_handle(struct engine *e, struct handle *h, int64_t t
 
 /* engine.c */
 void engine_begin(struct engine *e, struct handle *h);
+/* Takes h; req NULL: its entries are filled. */
+enum hvd_status engine_submit_handle(struct engine *e, struct handle *h,
+                                     const struct hvd_request *req, bool waits,
+                                     hvd_handle *handle_p, struct hvd_error *err);
 
 /* stats.c */
 void stats_note_wait(struct engine *e, struct handle *h);

@@ -1,105 +1,18 @@
 /*
- * member.c: this rank as a member of a process set: sends what it has to announce, and does
- * the coordinator's responses one after the other.
+ * member.c: this rank as a member of a process set: does the coordinator's responses one after
+ * the other, and keeps the cache.
  *
  * Responses are done in their order.  One that cannot be done yet blocks those behind it:
  * a batch whose board is still in use, a removal while tasks of the set are committed.
  */
 #include "engine/engine_int.h"
 
-#include "base/clock.h"
-#include "base/log.h"
-
 #include <stdlib.h>
-
-#define LOG_COMPONENT "engine"
 
 static void broken(struct engine *e, struct hvd_error *err)
 {
     error_prefix(err, "rank %d", e->topo->rank);
     mesh_fail(e->mesh, err);
-}
-
-/* ---- To the coordinator ------------------------------------------------------------ */
-
-static void put_acked(const struct pset *s, struct strbuf *out, uint32_t count)
-{
-    for (int i = 0; i < 4; i++)
-        out->text[9 + i] = (char)(s->seq >> (8 * i));
-    patch_message_count(out, 0, count);
-}
-
-void member_send(struct engine *e, struct pset *s, int member, struct strbuf *out,
-                 uint32_t count)
-{
-    struct hvd_error err;
-
-    if (out->failed) {
-        error_set(&err, HVD_NOMEM, e->topo->rank, "no memory for a message");
-        broken(e, &err);
-        return;
-    }
-    if (s->orphans == 0)
-        put_acked(s, out, count);
-    else
-        patch_message_count(out, 0, count);
-    if (member == s->self)
-        engine_on_message(e, e->topo->rank, (const uint8_t *)out->text, out->length);
-    else if (mesh_post(e->mesh, s->ranks[member], out->text, out->length, &err) != HVD_OK &&
-             err.status != HVD_SHUTDOWN && mesh_verdict(e->mesh) == NULL)
-        broken(e, &err);                /* who has left in order says so, too */
-}
-
-/* A JOIN takes all numbers back, so it says which turns of them this rank has come to. */
-static void add_turns(struct engine *e, struct pset *s)
-{
-    struct entry *t = s->join_entry;
-    int64_t *grown = realloc(t->splits, (t->split_count + CACHE_NUMBERS) * sizeof *grown);
-
-    struct hvd_error err;
-
-    t->splits = grown != NULL ? grown : t->splits;
-    if (grown == NULL || t->split_count < OP_KIND_COUNT) {
-        error_set(&err, HVD_NOMEM, e->topo->rank, "no memory for a join");
-        broken(e, &err);
-        return;
-    }
-    for (uint32_t i = 0; i < CACHE_NUMBERS; i++) {
-        const struct cached *c = s->by_number[i];
-
-        if (c != NULL && c->swaps && !c->dying)
-            t->splits[t->split_count++] = (int64_t)((uint64_t)i << 32 | c->turn);
-    }
-}
-
-/*
- * A rank joins only when all it has started will end without it: what is announced in full,
- * and what is committed.  Otherwise it could have to announce a tensor again after the
- * others have already run it with a neutral element in its place.
- */
-static void announce_held_join(struct engine *e, struct pset *s)
-{
-    if (!s->join_held || s->hits_open > 0 || direct_is_open(e, s) || swap_has_open(s))
-        return;
-    s->join_held = false;
-    if (s->swap != NULL)
-        add_turns(e, s);
-    entry_announce(e, s->join_entry, NULL);
-}
-
-void member_flush(struct engine *e, struct pset *s)
-{
-    uint32_t requests, hits;
-
-    announce_held_join(e, s);
-    requests = s->request_count;
-    hits = s->hit_count;
-
-    s->request_count = s->hit_count = 0;
-    if (requests > 0)
-        member_send(e, s, 0, &s->requests, requests);
-    if (hits > 0)
-        member_send(e, s, bundle_source(s), &s->hits, hits);
 }
 
 /* ---- The cache of this member ------------------------------------------------------ */
@@ -367,140 +280,14 @@ static enum hvd_status do_tune(struct engine *e, struct wire_in *in,
     return HVD_OK;
 }
 
-/* ---- Batches ------------------------------------------------------------------------ */
-
-/* The board of the next batch is free here: its last batch has ended. */
-static bool is_board_free(const struct pset *s)
-{
-    return (s->running_mask >> (s->batches % BATCH_BOARDS) & 1) == 0;
-}
-
-static enum hvd_status prepare_output(struct engine *e, struct entry *t,
-                                      const struct plan *p, struct hvd_error *err)
-{
-    enum hvd_status status;
-
-    trace_begin(e, t);
-    if (t->op == HVD_ALLGATHER)
-        trace_activity(e, t, "ALLOCATE_OUTPUT");
-    status = entry_prepare_output(t, p, err);
-    if (t->op == HVD_ALLGATHER)
-        trace_activity(e, t, NULL);
-    return status;
-}
-
-static enum hvd_status take_tensor(struct engine *e, struct pset *s, struct batch *b,
-                                   int i, const struct wire_tensor *w,
-                                   struct hvd_error *err)
-{
-    struct entry *t = hash_get(&s->inflight, w->name, w->name_bytes);
-    struct plan p;
-
-    b->counts[i] = w->count;
-    /* This rank has joined: neutral elements.  A tensor of that name which still runs is
-     * of an earlier operation. */
-    if ((t == NULL || t->state != ENTRY_ANNOUNCED) && s->joined_count > 0) {
-        trace_pass(e, s, w->name, w->name_bytes);
-        return HVD_OK;
-    }
-    if (t == NULL || t->state != ENTRY_ANNOUNCED)
-        return error_set(err, HVD_PROTO, -1, "batch with unknown tensor %.*s",
-                         w->name_bytes, w->name);
-    b->entries[i] = t;
-    t->state = ENTRY_BATCH;
-    TRY(plan_make(&b->plans[i], s, t, w, err));
-    TRY(prepare_output(e, t, &b->plans[i], err));
-    if (w->cached == 0)
-        return HVD_OK;
-    TRY(plan_copy(&p, &b->plans[i], s->count, err));
-    if (member_cache_add(e, s, t, w, &p) == HVD_OK)
-        return HVD_OK;
-    plan_release(&p);
-    return error_set(err, HVD_NOMEM, -1, "no memory for the cache");
-}
-
-static enum hvd_status do_execute(struct engine *e, struct pset *s, struct wire_in *in,
-                                  struct hvd_error *err)
-{
-    struct wire_batch w;
-    struct wire_tensor tensor;
-    struct batch *b;
-    enum hvd_status status = HVD_OK;
-
-    if (!is_board_free(s))
-        return HVD_AGAIN;
-    TRY(get_batch(in, &w, err));
-    b = batch_new((int)w.tensor_count);
-    if (b == NULL)
-        return error_set(err, HVD_NOMEM, -1, "no memory for a batch");
-    for (uint32_t i = 0; i < w.tensor_count; i++) {
-        TRY_OUT(get_tensor(in, &tensor, err));
-        TRY_OUT(take_tensor(e, s, b, (int)i, &tensor, err));
-    }
-    return execute_batch(e, s, b, &w);
-out:
-    batch_free(e, b);
-    return status;
-}
-
-/* Moves the entry of a cached name into place i of the batch. */
-static enum hvd_status take_cached(struct engine *e, struct pset *s, struct batch *b,
-                                   int i, uint32_t number, struct wire_batch *w,
-                                   struct hvd_error *err)
-{
-    struct cached *c = number < CACHE_NUMBERS ? s->by_number[number] : NULL;
-    struct entry *t = c != NULL ? c->entry : NULL;
-
-    if (t == NULL || t->state != ENTRY_HIT)
-        return error_set(err, HVD_PROTO, -1, "cached batch with number %u", number);
-    *w = (struct wire_batch){.op = c->op, .dtype = c->dtype, .reduce = c->reduce,
-                             .root = c->root, .prescale = c->prescale,
-                             .postscale = c->postscale, .tensor_count = w->tensor_count};
-    b->entries[i] = t;
-    b->counts[i] = t->count;
-    t->state = ENTRY_BATCH;
-    t->cached = NULL;
-    c->entry = NULL;
-    s->hits_open--;
-    TRY(plan_copy(&b->plans[i], &c->plan, s->count, err));
-    return prepare_output(e, t, &b->plans[i], err);
-}
-
-static enum hvd_status do_cached(struct engine *e, struct pset *s, struct wire_in *in,
-                                 struct hvd_error *err)
-{
-    uint32_t n = get_u32(in);
-    struct wire_batch w = {.tensor_count = n};
-    struct batch *b;
-    enum hvd_status status = HVD_OK;
-
-    if (!is_board_free(s))
-        return HVD_AGAIN;
-    if (in->failed || n == 0 || n > LIST_LIMIT)
-        return error_set(err, HVD_PROTO, -1, "cached batch not understood");
-    b = batch_new((int)n);
-    if (b == NULL)
-        return error_set(err, HVD_NOMEM, -1, "no memory for a batch");
-    for (uint32_t i = 0; i < n; i++) {
-        uint32_t number = get_u32(in);
-
-        TRY_OUT(take_cached(e, s, b, (int)i, in->failed ? CACHE_NUMBERS : number, &w,
-                            err));
-    }
-    return execute_batch(e, s, b, &w);
-out:
-    batch_free(e, b);
-    return status;
-}
-
 static enum hvd_status do_response(struct engine *e, struct pset *s, struct wire_in *in,
                                    struct hvd_error *err)
 {
     switch (get_u8(in)) {
     case RESPONSE_EXECUTE:
-        return do_execute(e, s, in, err);
+        return member_execute(e, s, in, err);
     case RESPONSE_CACHED:
-        return do_cached(e, s, in, err);
+        return member_execute_cached(e, s, in, err);
     case RESPONSE_ERROR:
         return do_error(e, s, in, err);
     case RESPONSE_REVOKE:

@@ -9,7 +9,7 @@
  * all members.  A question (ASK) is answered by the engine of the asked rank, whatever its own
  * threads do.
  */
-#include "engine/engine_int.h"
+#include "engine/stall_int.h"
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -18,25 +18,6 @@
 #include <stdlib.h>
 
 #define LOG_COMPONENT "engine"
-
-struct stall {
-    struct stall_times times;
-    uint64_t next_us;                   /* next look; 0: not armed */
-    uint64_t reports;
-    bool dumped;                        /* since all was well */
-    uint64_t bytes_seen, moved_us;      /* what the mesh had moved at the last look; when it
-                                         * had last moved something between two looks */
-    char **where;                       /* by rank: the last answer, owned */
-};
-
-/* The waits of one look; names and flags are copies. */
-struct waits {
-    struct engine *e;
-    const struct pset *set;             /* whose negotiator is walked */
-    struct stall_wait *list;
-    int count, capacity;
-    uint64_t oldest_us;
-};
 
 static _Atomic(hvd_where_fn) where_fn;
 
@@ -89,134 +70,6 @@ void stall_free(struct engine *e)
 uint64_t stall_report_count(const struct engine *e)
 {
     return e->stall != NULL ? e->stall->reports : 0;
-}
-
-/* ---- Who waits for whom ---------------------------------------------------------------- */
-
-static bool grow(struct waits *w)
-{
-    struct stall_wait *list;
-
-    if (w->count < w->capacity)
-        return true;
-    w->capacity = w->capacity > 0 ? 2 * w->capacity : 16;
-    list = realloc(w->list, (size_t)w->capacity * sizeof *list);
-    if (list == NULL)
-        return false;
-    w->list = list;
-    return true;
-}
-
-/* missing: by member of s */
-static void add_wait(struct waits *w, const struct pset *s, const char *name,
-                     uint64_t since_us, const bool *missing)
-{
-    size_t ranks = (size_t)w->e->topo->size;
-    char *copy = grow(w) ? malloc(ranks + strlen(name) + 1) : NULL;
-    bool *by_rank = (bool *)copy;
-
-    if (copy == NULL)
-        return;                         /* the next report may have the memory */
-    memset(by_rank, 0, ranks);
-    for (int m = 0; m < s->count; m++)
-        by_rank[s->ranks[m]] = missing[m];
-    strcpy(copy + ranks, name);
-    w->list[w->count++] = (struct stall_wait){copy + ranks, since_us, by_rank};
-    if (since_us < w->oldest_us)
-        w->oldest_us = since_us;
-}
-
-static void add_negotiated(void *context, const char *name, uint8_t op, uint64_t first_us,
-                           const bool *missing)
-{
-    struct waits *w = context;
-
-    (void)op;
-    add_wait(w, w->set, name, first_us, missing);
-}
-
-static void add_direct(struct waits *w, const struct entry *t, bool *missing)
-{
-    bool any = false;
-
-    if (t->task == NULL || coll_is_committed(t->task))
-        return;
-    for (int m = 0; m < t->set->count; m++)
-        any |= missing[m] = m != t->set->self && !coll_has_come(t->task, m);
-    if (any)
-        add_wait(w, t->set, t->name, t->submit_us, missing);
-}
-
-/* A batch that runs, although nothing has moved for long: who of this host has not come to it,
- * and which others owe us bytes or do not take ours. */
-static void add_batch(struct waits *w, const struct batch *b, bool *missing)
-{
-    const struct mesh_topology *topo = w->e->topo;
-    uint64_t since_us = b->start_us;
-    bool any = false;
-
-    if (b->task == NULL)
-        return;
-    for (int m = 0; m < b->set->count; m++) {
-        int rank = b->set->ranks[m];
-        bool near = topo->host_of[rank] == topo->host_of[topo->rank];
-
-        missing[m] = m != b->set->self &&
-                     (mesh_is_owed(w->e->mesh, rank) ||
-                      (near && !coll_has_come(b->task, m) && !coll_is_committed(b->task)));
-        any |= missing[m];
-    }
-    if (since_us < w->e->stall->moved_us)
-        since_us = w->e->stall->moved_us;
-    for (int i = 0; any && i < b->count; i++)
-        if (b->entries[i] != NULL) {
-            add_wait(w, b->set, b->entries[i]->name, since_us, missing);
-            return;                     /* one of a fused batch stands for all */
-        }
-}
-
-static void note_movement(struct engine *e, uint64_t now_us)
-{
-    struct mesh_counters c;
-
-    mesh_count(e->mesh, &c);
-    if (c.bytes_sent + c.bytes_received != e->stall->bytes_seen)
-        e->stall->moved_us = now_us;
-    e->stall->bytes_seen = c.bytes_sent + c.bytes_received;
-}
-
-static void waits_init(struct waits *w, struct engine *e)
-{
-    *w = (struct waits){.e = e, .oldest_us = UINT64_MAX};
-}
-
-static void waits_release(struct waits *w)
-{
-    for (int i = 0; i < w->count; i++)
-        free((void *)w->list[i].missing);       /* the block of both */
-    free(w->list);
-}
-
-static void collect(struct waits *w, uint64_t now_us)
-{
-    struct engine *e = w->e;
-    bool *missing = calloc((size_t)e->topo->size, sizeof *missing);
-
-    if (missing == NULL)
-        return;
-    list_each(node, &e->direct)
-        add_direct(w, list_entry(node, struct entry, node), missing);
-    note_movement(e, now_us);
-    list_each(node, &e->batches)
-        add_batch(w, list_entry(node, struct batch, node), missing);
-    for (int i = 0; i < TEAM_SLOTS; i++) {
-        w->set = e->sets[i];
-        if (w->set != NULL && w->set->neg != NULL)
-            neg_each_stalled(w->set->neg, now_us, add_negotiated, w);
-        if (w->set != NULL)
-            swap_each_waiting(w->set, now_us, missing, add_negotiated, w);
-    }
-    free(missing);
 }
 
 /* ---- Questions and answers ------------------------------------------------------------- */
@@ -370,9 +223,9 @@ static void tell_members(struct engine *e, struct pset *s, bool shuts_down,
     w.set = s;
     strbuf_init(&out);
     if (s->neg != NULL)
-        neg_each_stalled(s->neg, now_us, add_negotiated, &w);
+        neg_each_stalled(s->neg, now_us, waits_add, &w);
     if (missing != NULL && swap_has_report(s))
-        swap_each_waiting(s, now_us, missing, add_negotiated, &w);
+        swap_each_waiting(s, now_us, missing, waits_add, &w);
     if (missing != NULL && stall_missing(w.list, w.count, e->topo->size,
                                          e->stall->times.warn_us, now_us, missing)) {
         describe(e, &w, shuts_down, now_us, &out);
@@ -496,7 +349,7 @@ void stall_look(struct engine *e)
     if (now_us < s->next_us)
         return;
     waits_init(&w, e);
-    collect(&w, now_us);
+    waits_collect(&w, now_us);
     if (w.count > 0) {
         act(e, &w, now_us);
     } else {

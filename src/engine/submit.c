@@ -171,72 +171,6 @@ static void put_counters(struct entry *t)
     t->split_count = OP_KIND_COUNT;
 }
 
-void entry_announce(struct engine *e, struct entry *t, struct cached *revoked)
-{
-    struct pset *s = t->set;
-    struct strbuf splits;
-    struct wire_request r = {
-        .op = t->op, .dtype = t->dtype, .reduce = t->reduce, .ndim = t->ndim,
-        .root = t->root, .prescale = t->prescale, .postscale = t->postscale,
-        .group_count = t->group_count, .group_key = t->group_key,
-        .revoked = revoked != NULL ? revoked->number + 1 : 0,
-        .revoked_seq = revoked != NULL ? revoked->seq : 0,
-        .revoked_turn = revoked != NULL ? revoked->turn : 0,
-        .name = t->name, .name_bytes = t->name_bytes,
-        .problem = t->problem,
-        .problem_bytes = (uint16_t)(t->problem != NULL ? strlen(t->problem) : 0),
-        .split_count = t->split_count,
-    };
-
-    memcpy(r.shape, t->shape, sizeof r.shape);
-    strbuf_init(&splits);
-    for (uint32_t i = 0; i < t->split_count; i++)
-        put_u64(&splits, (uint64_t)t->splits[i]);
-    r.splits = (const uint8_t *)splits.text;
-    if (s->request_count == 0) {
-        struct message_head head = {.kind = MESSAGE_REQUESTS, .set = (uint32_t)s->id,
-                                    .epoch = s->epoch};
-
-        strbuf_clear(&s->requests);
-        put_message_head(&s->requests, &head);
-    }
-    put_request(&s->requests, &r);
-    s->request_count++;
-    strbuf_release(&splits);
-    t->state = ENTRY_ANNOUNCED;
-    t->cached = NULL;
-    e->cache_misses++;
-}
-
-static void put_own_hit(struct pset *s, const struct cached *c)
-{
-    if (s->hit_count == 0) {
-        struct message_head head = {.kind = MESSAGE_HITS, .set = (uint32_t)s->id,
-                                    .epoch = s->epoch};
-
-        strbuf_clear(&s->hits);
-        put_message_head(&s->hits, &head);
-    }
-    put_u32(&s->hits, c->number);
-    put_u32(&s->hits, c->seq);
-    s->hit_count++;
-}
-
-static void announce_hit(struct engine *e, struct entry *t, struct cached *c)
-{
-    struct pset *s = t->set;
-
-    if (bundle_leads(s))
-        bundle_add(s, c->number, c->seq, t->submit_us);
-    else
-        put_own_hit(s, c);
-    t->state = ENTRY_HIT;
-    s->hits_open++;
-    t->cached = c;
-    c->entry = t;
-    e->cache_hits++;
-}
-
 /* A rank that has announced its JOIN starts no cached number any more. */
 static bool has_promised(const struct pset *s)
 {
@@ -274,7 +208,7 @@ void entry_begin(struct engine *e, struct entry *t)
         else if (c->swaps)
             swap_start(e, t, c);
         else
-            announce_hit(e, t, c);
+            entry_announce_hit(e, t, c);
         return;
     }
     entry_announce(e, t, c);

@@ -1,44 +1,22 @@
 /*
- * timeline.c: the events of the timeline and who writes them.
+ * timeline.c: the events of the timeline; timeline_file.c writes them.
  *
  * Per tensor ("process" of the trace), the only order there is:
  *
  *   IDLE -> NEGOTIATING -> IDLE | RUNNING -> ACTIVE (one activity) -> RUNNING ... -> IDLE
- *
- * The file: a JSON array, one event per line.
- * 1. It ends with "\n]" after every write: the next event overwrites these two bytes.
- * 2. Events are written in pieces of at most PIECE bytes, each by one call, so that a
- *    process that is killed leaves a file that can be read.
- * 3. A write that fails is taken back (the file ends before it), one warning is logged,
- *    and nothing more is written.
  */
 #include "engine/timeline.h"
 
 #include "base/clock.h"
-#include "base/fault.h"
 #include "base/hash.h"
-#include "base/log.h"
 #include "base/strbuf.h"
+#include "engine/timeline_file.h"
 #include "wire/message.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#define LOG_COMPONENT "engine"
-#define PIECE 4096
-/* The writer gathers events so long before it writes: few wake-ups, and a reader who comes
- * 0.1 s after an operation finds it. */
-#define GATHER_NS 10000000
-/* Events that wait for a disk; beyond it the recording ends. */
-#define BACKLOG (64u << 20)
 
 enum track_state { TRACK_IDLE, TRACK_NEGOTIATING, TRACK_RUNNING, TRACK_ACTIVE };
 
@@ -52,178 +30,16 @@ struct track {
 };
 
 struct timeline {
-    int fd;
-    char *path;
+    struct timeline_file *file;
     bool mark_cycles;
     uint64_t start_us, next_cycle_us;
     atomic_uint_fast64_t events;
     struct hash tracks;
     int pids;
     struct strbuf line;                 /* of the producer */
-
-    pthread_mutex_t lock;               /* guards the three that follow */
-    pthread_cond_t changed;
-    struct strbuf pending;              /* whole lines */
-    bool stop;
-    bool dead;                          /* nothing more is taken */
-
-    pthread_t writer;
-    off_t end;                          /* of the file without its last "\n]" */
-    bool empty;                         /* no event in the file yet */
 };
 
-/* ---- The writer ------------------------------------------------------------------------ */
-
-static bool write_at(int fd, const char *bytes, size_t n, off_t at)
-{
-    if (FAULT("timeline.write"))
-        return false;
-    while (n > 0) {
-        ssize_t done = pwrite(fd, bytes, n, at);
-
-        if (done < 0 && errno == EINTR)
-            continue;
-        if (done <= 0)
-            return false;
-        bytes += done;
-        n -= (size_t)done;
-        at += done;
-    }
-    return true;
-}
-
-static void give_up(struct timeline *t, const char *why)
-{
-    pthread_mutex_lock(&t->lock);
-    if (!t->dead)
-        log_warn("timeline %s: %s; nothing more is recorded", t->path, why);
-    t->dead = true;
-    pthread_mutex_unlock(&t->lock);
-}
-
-/* Lines [text, text + n): each becomes an element of the array. */
-static bool write_piece(struct timeline *t, const char *text, size_t n, struct strbuf *out)
-{
-    off_t before = t->end;
-
-    strbuf_clear(out);
-    for (const char *end = text + n; text < end;) {
-        size_t length = (size_t)((const char *)memchr(text, '\n', (size_t)(end - text)) -
-                                 text);
-
-        strbuf_addf(out, t->empty ? "\n" : ",\n");
-        strbuf_add(out, text, length);
-        t->empty = false;
-        text += length + 1;
-    }
-    strbuf_add(out, "\n]", 2);
-    if (!out->failed && write_at(t->fd, out->text, out->length, t->end)) {
-        t->end += (off_t)out->length - 2;
-        return true;
-    }
-    if (ftruncate(t->fd, before) != 0 || pwrite(t->fd, "\n]", 2, before) != 2)
-        return false;                   /* nothing left to try */
-    return false;
-}
-
-static size_t piece_of(const char *text, size_t left)
-{
-    size_t n = left < PIECE ? left : PIECE;
-    const char *last = memrchr(text, '\n', n);
-
-    if (last == NULL)
-        last = memchr(text, '\n', left);
-    return (size_t)(last - text) + 1;
-}
-
-static void write_lines(struct timeline *t, const struct strbuf *lines)
-{
-    struct strbuf out;
-
-    strbuf_init(&out);
-    for (size_t at = 0; at < lines->length;) {
-        size_t n = piece_of(lines->text + at, lines->length - at);
-
-        if (!write_piece(t, lines->text + at, n, &out)) {
-            give_up(t, out.failed ? "out of memory" : strerror(errno));
-            break;
-        }
-        at += n;
-    }
-    strbuf_release(&out);
-}
-
-static void gather(struct timeline *t)
-{
-    struct timespec until;
-
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += GATHER_NS;
-    if (until.tv_nsec >= 1000000000) {
-        until.tv_sec++;
-        until.tv_nsec -= 1000000000;
-    }
-    while (!t->stop && pthread_cond_timedwait(&t->changed, &t->lock, &until) != ETIMEDOUT)
-        ;
-}
-
-static void *writer_main(void *context)
-{
-    struct timeline *t = context;
-    struct strbuf mine;
-    bool last = false;
-
-    strbuf_init(&mine);
-    while (!last) {
-        struct strbuf taken;
-
-        pthread_mutex_lock(&t->lock);
-        while (t->pending.length == 0 && !t->stop)
-            pthread_cond_wait(&t->changed, &t->lock);
-        gather(t);
-        last = t->stop;
-        taken = t->pending;
-        t->pending = mine;
-        mine = taken;
-        pthread_mutex_unlock(&t->lock);
-        write_lines(t, &mine);
-        strbuf_clear(&mine);
-    }
-    strbuf_release(&mine);
-    return NULL;
-}
-
 /* ---- Opening and closing --------------------------------------------------------------- */
-
-static enum hvd_status open_file(struct timeline *t, struct hvd_error *err)
-{
-    struct stat info;
-
-    t->fd = open(t->path, O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0644);
-    if (t->fd < 0)
-        return error_sys(err, -1, "timeline %.500s", t->path);
-    if (fstat(t->fd, &info) != 0 || !S_ISREG(info.st_mode))
-        return error_set(err, HVD_SYS, -1, "timeline %.500s: not a plain file", t->path);
-    if (ftruncate(t->fd, 0) != 0 || pwrite(t->fd, "[\n]", 3, 0) != 3)
-        return error_sys(err, -1, "timeline %.500s", t->path);
-    t->end = 1;
-    t->empty = true;
-    return HVD_OK;
-}
-
-static enum hvd_status start_writer(struct timeline *t, struct hvd_error *err)
-{
-    sigset_t all, before;
-    int code;
-
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    code = pthread_create(&t->writer, NULL, writer_main, t);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (code != 0)
-        return error_set(err, HVD_SYS, -1, "timeline: no thread: %s", strerror(code));
-    return HVD_OK;
-}
 
 static void release(struct timeline *t)
 {
@@ -236,12 +52,6 @@ static void release(struct timeline *t)
     }
     hash_release(&t->tracks);
     strbuf_release(&t->line);
-    strbuf_release(&t->pending);
-    pthread_cond_destroy(&t->changed);
-    pthread_mutex_destroy(&t->lock);
-    if (t->fd >= 0)
-        close(t->fd);
-    free(t->path);
     free(t);
 }
 
@@ -251,32 +61,21 @@ enum hvd_status timeline_open(const char *path, bool mark_cycles,
                               struct timeline **timeline_p, struct hvd_error *err)
 {
     struct timeline *t = calloc(1, sizeof *t);
-    enum hvd_status status = HVD_OK;
-    pthread_condattr_t attributes;
+    enum hvd_status status;
 
     if (t == NULL)
         return error_set(err, HVD_NOMEM, -1, "no memory for the timeline");
-    t->fd = -1;
     t->mark_cycles = mark_cycles;
     t->start_us = clock_us();
     strbuf_init(&t->line);
-    strbuf_init(&t->pending);
-    pthread_mutex_init(&t->lock, NULL);
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&t->changed, &attributes);
-    pthread_condattr_destroy(&attributes);
-    t->path = strdup(path);
-    if (t->path == NULL)
-        TRY_OUT(error_set(err, HVD_NOMEM, -1, "no memory for the timeline"));
-    TRY_OUT(open_file(t, err));
-    put_header(t);
-    TRY_OUT(start_writer(t, err));
-    *timeline_p = t;
-out:
-    if (status != HVD_OK)
+    status = timeline_file_open(path, &t->file, err);
+    if (status != HVD_OK) {
         release(t);
-    return status;
+        return status;
+    }
+    put_header(t);
+    *timeline_p = t;
+    return HVD_OK;
 }
 
 static void end_track(struct timeline *t, struct track *track, const char *args);
@@ -288,17 +87,13 @@ void timeline_close(struct timeline *t)
     for (size_t i = 0; i < t->tracks.capacity; i++)
         if (t->tracks.slots[i].value != NULL)
             end_track(t, t->tracks.slots[i].value, NULL);
-    pthread_mutex_lock(&t->lock);
-    t->stop = true;
-    pthread_cond_signal(&t->changed);
-    pthread_mutex_unlock(&t->lock);
-    pthread_join(t->writer, NULL);
+    timeline_file_close(t->file);
     release(t);
 }
 
 const char *timeline_path(const struct timeline *t)
 {
-    return t->path;
+    return timeline_file_path(t->file);
 }
 
 uint64_t timeline_event_count(const struct timeline *t)
@@ -311,19 +106,9 @@ uint64_t timeline_event_count(const struct timeline *t)
 /* Hands t->line, one event, to the writer. */
 static void put_line(struct timeline *t)
 {
-    bool was_empty, full;
-
     strbuf_add(&t->line, "\n", 1);
-    pthread_mutex_lock(&t->lock);
-    was_empty = t->pending.length == 0;
-    full = t->pending.length + t->line.length > BACKLOG;
-    if (!t->dead && !full && !t->line.failed)
-        strbuf_add(&t->pending, t->line.text, t->line.length);
-    if (was_empty)
-        pthread_cond_signal(&t->changed);
-    pthread_mutex_unlock(&t->lock);
-    if (full)
-        give_up(t, "the disk is too slow");
+    if (!t->line.failed)
+        timeline_file_put(t->file, t->line.text, t->line.length);
     strbuf_clear(&t->line);
     atomic_fetch_add_explicit(&t->events, 1, memory_order_relaxed);
 }

@@ -1,0 +1,33 @@
+/* stall_int.h: what stall_watch.c and stall_waits.c share. */
+#ifndef HVD_ENGINE_STALL_INT_H
+#define HVD_ENGINE_STALL_INT_H
+
+#include "engine/engine_int.h"
+
+struct stall {
+    struct stall_times times;
+    uint64_t next_us;                   /* next look; 0: not armed */
+    uint64_t reports;
+    bool dumped;                        /* since all was well */
+    uint64_t bytes_seen, moved_us;      /* what the mesh had moved at the last look; when it
+                                         * had last moved something between two looks */
+    char **where;                       /* by rank: the last answer, owned */
+};
+
+/* The waits of one look; names and flags are copies. */
+struct waits {
+    struct engine *e;
+    const struct pset *set;             /* whose negotiator is walked */
+    struct stall_wait *list;
+    int count, capacity;
+    uint64_t oldest_us;
+};
+
+void waits_init(struct waits *w, struct engine *e);
+void waits_release(struct waits *w);
+void waits_collect(struct waits *w, uint64_t now_us);
+/* neg_stall_fn of w->set; context: the waits */
+void waits_add(void *context, const char *name, uint8_t op, uint64_t first_us,
+               const bool *missing);
+
+#endif
