@@ -59,6 +59,19 @@ def again_and_again():
 
 
 @case(2, 3, started=False)
+def leaving_right_after_an_operation():
+    """Who has done his last operation may go at once: it completes on the others, too."""
+    calls = [lambda: hvd.allreduce(torch.ones(100_000), name="x"),
+             lambda: hvd.broadcast(torch.ones(50_000), hvd.size() - 1, name="x"),
+             lambda: hvd.allgather(torch.ones(3 + hvd.rank(), 1000), name="x"),
+             hvd.barrier]
+    for turn in range(12):
+        hvd.init()
+        calls[turn % len(calls)]()
+        hvd.shutdown()
+
+
+@case(2, 3, started=False)
 def shutdown_with_operations_in_flight():
     hvd.init()
     if hvd.rank() == 0:
