@@ -68,19 +68,19 @@ static void run_ranks(struct harness h, enum coll_op op, harness_fn body)
 }
 
 #define ON_EVERYTHING(name, op)                                                        \
-    TEST(name##_in_shared_memory, .limit_s = 240)                                       \
+    TEST(name##_in_shared_memory, .limit_s = 240)                                      \
     {                                                                                  \
         run_ranks((struct harness){0}, op, body_op);                                   \
     }                                                                                  \
-    TEST(name##_over_tcp, .limit_s = 240)                                               \
+    TEST(name##_over_tcp, .limit_s = 240)                                              \
     {                                                                                  \
         run_ranks((struct harness){.shm_disable = true}, op, body_op);                 \
     }                                                                                  \
-    TEST(name##_over_two_hosts, .limit_s = 240)                                         \
+    TEST(name##_over_two_hosts, .limit_s = 240)                                        \
     {                                                                                  \
         run_ranks((struct harness){.hosts = 2}, op, body_op);                          \
     }                                                                                  \
-    TEST(name##_over_three_hosts, .limit_s = 240)                                       \
+    TEST(name##_over_three_hosts, .limit_s = 240)                                      \
     {                                                                                  \
         run_ranks((struct harness){.hosts = 3}, op, body_op);                          \
     }
