@@ -422,10 +422,11 @@ def cpu_s():
     return times.children_user + times.children_system
 
 
-def left_behind():
-    """Ends and names the processes that carry our mark and should be gone.  They get a
-    second to finish: a worker that was killed may still be on its way out."""
-    deadline = time.monotonic() + 1
+def left_behind(grace_s=10):
+    """Ends and names the processes that carry our mark and should be gone.  They get some
+    time to finish: a worker that was killed may still be on its way out, and the machine
+    busy with the other lane."""
+    deadline = time.monotonic() + grace_s
     while (found := marked_processes()) and time.monotonic() < deadline:
         time.sleep(0.05)
     for pid in found:

@@ -53,7 +53,7 @@ class Driver(TreeTest):
                               env={**os.environ, name: value}) as sleeper:
             sleeper.stdout.readline()      # its environment cannot be read within execve
             try:
-                left = run_tests.left_behind()
+                left = run_tests.left_behind(0.5)
             finally:
                 sleeper.kill()
         self.assertEqual(len(left), 1)
