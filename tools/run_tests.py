@@ -20,6 +20,7 @@ import json
 import os
 import pathlib
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -498,6 +499,8 @@ def main():
     parser.add_argument("--fuzz-seconds", type=int, default=600)
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    # Tests abort processes; the other lane would find their cores among the sources.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:       # nohup is for us ...
         signal.signal(signal.SIGHUP, lambda *_: None)           # ... tests send it
     totals = Totals()
