@@ -106,16 +106,17 @@ class OpenMpi(System):
 
     def start(self, ranks, words, scratch, log):
         command = ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "-np", str(ranks),
-                   "--bind-to", "core:overload-allowed"]
+                   "--bind-to", "none" if self.over == "netns" else "core:overload-allowed"]
         settings = [*self.SETTINGS[self.name],
                     f"mpi_yield_when_idle={int(ranks > len(CPUS))}"]
         if self.over == "netns":
             agent = scratch / "agent"
-            agent.write_text(AGENT)
+            agent.write_text(AGENT.replace("CPUS", cpus_of_host(1)))
             agent.chmod(0o700)
             settings.append(f"plm_rsh_agent={agent}")
             half = ranks // 2
-            command = ["ip", "netns", "exec", namespace(0), "unshare", "-u", "sh", "-c",
+            command = ["taskset", "-c", cpus_of_host(0), "ip", "netns", "exec", namespace(0),
+                       "unshare", "-u", "sh", "-c",
                        f"hostname {namespace(0)} && exec \"$@\"", "sh", *command, "--host",
                        f"{NETWORK}.1:{ranks - half},{NETWORK}.2:{half}"]
         for setting in settings:
@@ -151,12 +152,18 @@ SYSTEMS = [
 # ---------------------------------------------------------------- two hosts on one machine
 
 # mpirun's idea of ssh: agent HOST COMMAND..., where the last number of the address is the host.
+# Each host has its own half of the CPUs: mpirun itself would bind the ranks of both to the same.
 AGENT = """#!/bin/sh
 host=$1
 shift
-exec ip netns exec hvdbench${host##*.} unshare -u sh -c \
+exec taskset -c CPUS ip netns exec hvdbench${host##*.} unshare -u sh -c \
     "hostname hvdbench${host##*.} && $*"
 """
+
+
+def cpus_of_host(host):
+    half = len(CPUS) * host // 2
+    return ",".join(map(str, CPUS[half:len(CPUS) * (host + 1) // 2] or CPUS))
 
 
 def namespace(host):
