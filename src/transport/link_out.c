@@ -211,7 +211,7 @@ int link_send(struct link *l)
         link_break(l, &err);
         return 1;
     }
-    if (!any && l->queued) {
+    if (l->queued && !link_has_output(l)) {
         list_remove(&l->outgoing_node);
         l->queued = false;
         if (l->ops->want_room != NULL)
