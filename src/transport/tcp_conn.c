@@ -4,7 +4,9 @@
  * 1. Small reads come from a buffer that is filled with whatever the kernel has, so that
  *    header and body of a small frame cost one system call; a large read goes straight to
  *    its destination, and what follows it into the buffer, in the same call.
- * 2. Writes are handed to the kernel at once, header and body together.
+ * 2. A read that gets less than it has room for has emptied the socket: the next one says so
+ *    without asking the kernel.  The one after that asks again.
+ * 3. Writes are handed to the kernel at once, header and body together.
  */
 #define LOG_COMPONENT "transport"
 #include "transport_int.h"
@@ -21,10 +23,13 @@
 #include <unistd.h>
 
 #define BUFFER (16u << 10)
+#define SMALL 2048                      /* a write up to here is put together first: for the
+                                         * kernel one piece is cheaper than three */
 
 struct tcp_stream {
     int fd;
     bool wants_room;                    /* EPOLLOUT is on */
+    bool empty;                         /* rule 2 */
     size_t at, end;                     /* unread bytes of the buffer */
     char buffer[BUFFER];
 };
@@ -38,7 +43,7 @@ enum hvd_status tcp_open(struct link *l, int fd, struct hvd_error *err)
         return error_set(err, HVD_NOMEM, -1, "no memory for a connection");
     }
     s->fd = fd;
-    s->wants_room = false;
+    s->wants_room = s->empty = false;
     s->at = s->end = 0;
     l->stream = s;
     l->ops = &tcp_ops;
@@ -64,12 +69,26 @@ static bool is_later(int code)
     return code == EAGAIN || code == EWOULDBLOCK || code == EINTR;
 }
 
+static ssize_t send_parts(int fd, const struct iovec *iov, int count)
+{
+    struct msghdr msg = {.msg_iov = (struct iovec *)iov, .msg_iovlen = (size_t)count};
+    char whole[SMALL];
+    size_t bytes = 0;
+
+    for (int i = 0; i < count; i++) {
+        if (iov[i].iov_len > sizeof whole - bytes)
+            return sendmsg(fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT);
+        memcpy(whole + bytes, iov[i].iov_base, iov[i].iov_len);
+        bytes += iov[i].iov_len;
+    }
+    return send(fd, whole, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
 static ssize_t tcp_write(struct link *l, const struct iovec *iov, int count,
                          struct hvd_error *err)
 {
     struct tcp_stream *s = l->stream;
-    struct msghdr msg = {.msg_iov = (struct iovec *)iov, .msg_iovlen = (size_t)count};
-    ssize_t n = FAULT("tcp.send") ? -1 : sendmsg(s->fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT);
+    ssize_t n = FAULT("tcp.send") ? -1 : send_parts(s->fd, iov, count);
 
     if (n >= 0)
         return n;
@@ -86,16 +105,30 @@ static ssize_t from_buffer(struct tcp_stream *s, void *to, size_t bytes)
     return (ssize_t)n;
 }
 
+/* Into the destination and then the buffer, or into the buffer alone. */
+static ssize_t receive(struct tcp_stream *s, void *to, size_t bytes)
+{
+    struct iovec iov[2] = {{to, bytes}, {s->buffer, BUFFER}};
+    ssize_t n = bytes > 0 ? readv(s->fd, iov, 2)
+                          : recv(s->fd, s->buffer, BUFFER, MSG_DONTWAIT);
+
+    s->empty = n > 0 && (size_t)n < bytes + BUFFER;
+    return n;
+}
+
 static ssize_t tcp_read(struct link *l, void *to, size_t bytes, struct hvd_error *err)
 {
     struct tcp_stream *s = l->stream;
     bool direct = bytes >= BUFFER / 4;
-    struct iovec iov[2] = {{to, bytes}, {s->buffer, BUFFER}};
     ssize_t n;
 
     if (s->at < s->end)
         return from_buffer(s, to, bytes);
-    n = FAULT("tcp.recv") ? -1 : readv(s->fd, direct ? iov : iov + 1, direct ? 2 : 1);
+    if (s->empty) {
+        s->empty = false;
+        return 0;
+    }
+    n = FAULT("tcp.recv") ? -1 : receive(s, to, direct ? bytes : 0);
     if (n < 0)
         return is_later(errno) ? 0 : lost(l, err, strerror(errno));
     if (n == 0)
