@@ -194,6 +194,11 @@ bool mesh_has_left(const struct mesh *m, int peer)
     return atomic_load(&m->links[peer].left);
 }
 
+bool mesh_has_sockets(const struct mesh *m)
+{
+    return m->socket_count > 0;
+}
+
 /* CPUs that the ranks of this host have together: each may be bound to one of its own. */
 static int host_cpu_count(const struct mesh *m)
 {

@@ -125,18 +125,26 @@ int mesh_progress(struct mesh *mesh);
  *   anybody:  mesh_sleep  blocks in epoll_wait until something can move, mesh_kick, a
  *                         mesh_notify (if armed with boards) or timeout_us (-1: none).
  *                         Touches nothing that the owner changes, so another thread may
- *                         own and use the mesh meanwhile.  One thread at a time.
+ *                         own and use the mesh meanwhile.  One thread at a time.  False:
+ *                         nothing but the time has passed.
  *   owner:    mesh_disarm says "polled" again (a plain store); cheap, may be repeated.
  *
  * Whoever uses the mesh while a thread is in mesh_sleep disarms first and arms again
  * before giving up ownership.  After mesh_arm(boards) the caller itself must look at its
  * boards once more before it sleeps or gives up ownership.
+ *
+ * To arm and disarm for what comes over sockets are system calls.  mesh_doze is mesh_arm
+ * without boards and without these: nobody is woken by a socket.  Whoever dozes arms in the end.
+ * False: something can move or has to be sent, or there are no sockets; not armed.
  */
 bool mesh_arm(struct mesh *mesh, bool boards);
-void mesh_sleep(struct mesh *mesh, int64_t timeout_us);
+bool mesh_doze(struct mesh *mesh);
+bool mesh_sleep(struct mesh *mesh, int64_t timeout_us);
 void mesh_disarm(struct mesh *mesh);
 /* Thread: any; async-signal-safe.  Ends a mesh_sleep under way, or the next one. */
 void mesh_kick(struct mesh *mesh);
+/* Whether something may come over sockets: not all ranks share memory. */
+bool mesh_has_sockets(const struct mesh *mesh);
 /* Microseconds worth spinning before mesh_arm; 0 when the host has more ranks than CPUs
  * (then sched_yield between looks). */
 double mesh_spin_us(const struct mesh *mesh);

@@ -128,6 +128,7 @@ struct mesh {
     int epoll_sockets;                  /* data connections; nested in: */
     int epoll_sleep;                    /* doorbell and epoll_sockets */
     bool armed;
+    bool sockets_on;                    /* in epoll_sleep */
     _Atomic bool kicked;
     _Atomic bool sleeping;              /* a thread is in mesh_sleep */
     _Atomic uint64_t kicks, sleeps;

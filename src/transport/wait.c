@@ -8,7 +8,8 @@
  *    writes to the eventfd: one system call per sleep, however many writers there are.
  * 3. epoll_sleep holds the doorbell and, one level below, epoll_sockets.  The sockets are
  *    switched on by mesh_arm and off by mesh_disarm, so that a thread that sleeps while
- *    another one polls is left alone.
+ *    another one polls is left alone.  Each switch is a system call: mesh_doze leaves them
+ *    off, for a moment, between operations that follow each other closely.
  * 4. A kick is a flag first, and the doorbell only when somebody sleeps.
  */
 #include "transport_int.h"
@@ -178,18 +179,29 @@ static bool can_move(struct mesh *m)
     return (mesh_verdict(m) != NULL && !m->failed) || atomic_load(&m->going);
 }
 
-bool mesh_arm(struct mesh *m, bool boards)
+/* Rule 1. */
+static bool fall_asleep(struct mesh *m, enum sleep_state state)
 {
-    if (!m->armed)
-        switch_sockets(m, true);
     m->armed = true;
-    atomic_store_explicit(&m->control->sleep, boards ? ASLEEP_BOARDS : ASLEEP,
-                          memory_order_relaxed);
+    atomic_store_explicit(&m->control->sleep, state, memory_order_relaxed);
     atomic_thread_fence(memory_order_seq_cst);
     if (!can_move(m))
         return true;
     mesh_disarm(m);
     return false;
+}
+
+bool mesh_arm(struct mesh *m, bool boards)
+{
+    if (!m->sockets_on)
+        switch_sockets(m, true);
+    m->sockets_on = true;
+    return fall_asleep(m, boards ? ASLEEP_BOARDS : ASLEEP);
+}
+
+bool mesh_doze(struct mesh *m)
+{
+    return m->socket_count > 0 && list_is_empty(&m->outgoing) && fall_asleep(m, ASLEEP);
 }
 
 void mesh_disarm(struct mesh *m)
@@ -198,7 +210,9 @@ void mesh_disarm(struct mesh *m)
         return;
     m->armed = false;
     atomic_store_explicit(&m->control->sleep, AWAKE, memory_order_relaxed);
-    switch_sockets(m, false);
+    if (m->sockets_on)
+        switch_sockets(m, false);
+    m->sockets_on = false;
 }
 
 static int sleep_until(int epoll, struct epoll_event *events, int64_t timeout_us)
@@ -215,11 +229,11 @@ static int sleep_until(int epoll, struct epoll_event *events, int64_t timeout_us
     return epoll_wait(epoll, events, 2, ms > INT32_MAX ? INT32_MAX : (int)ms);
 }
 
-void mesh_sleep(struct mesh *m, int64_t timeout_us)
+bool mesh_sleep(struct mesh *m, int64_t timeout_us)
 {
     struct epoll_event events[2];
     uint64_t rung;
-    int n;
+    int n = 1;
 
     atomic_store(&m->sleeping, true);
     if (!atomic_exchange(&m->kicked, false)) {
@@ -232,4 +246,5 @@ void mesh_sleep(struct mesh *m, int64_t timeout_us)
         atomic_store(&m->kicked, false);
     }
     atomic_store(&m->sleeping, false);
+    return n != 0;
 }

@@ -327,6 +327,49 @@ TEST(a_socket_with_room_wakes_nobody)
     harness_run(&pairs[2], sleeps_after_a_full_socket);
 }
 
+/* In a doze nobody is woken by a socket; a kick and arming work as ever. */
+static void dozes(struct harness_rank *r)
+{
+    struct mesh_xfer x;
+    char in;
+
+    if (r->rank == 1) {
+        while (atomic_load(harness_word(r, 0)) == 0)
+            sched_yield();
+        mesh_send(r->mesh, 0, 1, "q", 1, &x);
+        CHECK_EQ((int)harness_wait(r->mesh, &x), HVD_OK);
+        atomic_store(harness_word(r, 0), 2);
+        while (atomic_load(harness_word(r, 0)) < 3)
+            sched_yield();
+        return;
+    }
+    mesh_recv(r->mesh, 1, 1, &in, 1, &x);
+    while (!mesh_doze(r->mesh))
+        mesh_progress(r->mesh);
+    atomic_store(harness_word(r, 0), 1);
+    while (atomic_load(harness_word(r, 0)) < 2)
+        sched_yield();
+    CHECK(!mesh_sleep(r->mesh, 10000));
+    mesh_kick(r->mesh);
+    CHECK(mesh_sleep(r->mesh, -1));
+    CHECK(mesh_arm(r->mesh, false));
+    CHECK(mesh_sleep(r->mesh, -1));
+    mesh_disarm(r->mesh);
+    CHECK_EQ((int)harness_wait(r->mesh, &x), HVD_OK);
+    atomic_store(harness_word(r, 0), 3);
+}
+
+static void has_nothing_to_doze_for(struct harness_rank *r)
+{
+    CHECK(!mesh_doze(r->mesh));
+}
+
+TEST(a_doze_is_not_ended_by_sockets)
+{
+    harness_run(&pairs[1], dozes);
+    harness_run(&(struct harness){.size = 2}, has_nothing_to_doze_for);
+}
+
 static void *kicker(void *context)
 {
     mesh_kick(context);
