@@ -5,6 +5,10 @@
  * a thread that waits for a handle takes it when it is free, drives while it spins, and
  * gives it back (mesh armed again) before it sleeps on its handle.  So the thread is always
  * the one that sleeps for the mesh, and a short wait needs no switch of threads.
+ *
+ * While operations follow each other closely the mesh is not armed after each: the engine
+ * dozes.  Nothing of ours is open then, so nobody waits for what comes over sockets.  The
+ * thread looks DOZE_US later, and arms when no operation has come since.
  */
 #include "base/clock.h"
 #include "base/log.h"
@@ -18,6 +22,12 @@
 #define LOG_COMPONENT "engine"
 /* How long what is committed may take to finish once a rank has left. */
 #define LINGER_US 2000000
+/* A doze: much longer than an operation between hosts, much shorter than what a user notices
+ * when a peer asks for something else.  So many operations make it worth a wake-up. */
+#define DOZE_US 1000
+#define DOZE_AFTER 8
+/* And yet the thread looks at everything that often, however long they go on. */
+#define DOZE_LOOK_US 100000
 
 /* ---- The baton --------------------------------------------------------------------- */
 
@@ -282,15 +292,54 @@ static bool settle(struct engine *e, bool look)
     return true;
 }
 
+/* The mesh needs no arming now: operations follow each other closely. */
+static bool doze(struct engine *e)
+{
+    uint64_t now_us, last_us = e->left_us;
+
+    if (e->open_entries > 0 || e->flush_due_us > 0 || !e->has_thread || !e->has_sockets ||
+        atomic_load(&e->state) != ENGINE_RUNNING)
+        return false;
+    now_us = e->left_us = clock_us();
+    if (now_us - last_us >= DOZE_US)
+        e->close_count = 0;
+    else if (e->close_count < DOZE_AFTER)
+        e->close_count++;
+    if (e->close_count < DOZE_AFTER || !mesh_doze(e->mesh))
+        return false;
+    atomic_store(&e->doze_until_us, now_us + DOZE_US);
+    if (now_us + DOZE_US < atomic_load(&e->sleep_until_us))
+        mesh_kick(e->mesh);
+    return true;
+}
+
+/* The same for the thread, which is no operation; false: the doze is over. */
+static bool doze_on(struct engine *e)
+{
+    uint64_t until_us = atomic_load(&e->doze_until_us);
+
+    if (until_us > 0 && e->open_entries == 0 && clock_us() < until_us &&
+        mesh_doze(e->mesh))
+        return true;
+    atomic_store(&e->doze_until_us, 0);
+    return false;
+}
+
 static void leave(struct engine *e, bool look)
 {
     bool wanted = atomic_load_explicit(&e->baton, memory_order_relaxed) == 2;
     uint64_t due;
 
+    if (doze(e)) {
+        baton_give(e);
+        return;
+    }
+    if (atomic_load_explicit(&e->doze_until_us, memory_order_relaxed) > 0)
+        atomic_store(&e->doze_until_us, 0);
     while (e->has_thread && !wanted && !settle(e, look))
         engine_progress(e);
     due = e->has_thread && (e->open_entries > 0 || e->heard) ? next_due_us(e) : UINT64_MAX;
-    if (due < e->sleep_until_us)
+    if (due < atomic_load(&e->sleep_until_us))
         mesh_kick(e->mesh);
     baton_give(e);
 }
@@ -309,29 +358,58 @@ void engine_leave_submit(struct engine *e, bool needs_us)
     leave(e, false);
 }
 
+/* Sleeps until something happens or is due, and takes the baton.  When a doze is over, the
+ * mesh is to be armed; while somebody has the baton, that is his affair.
+ * A doze is ended (0) before sleep_until_us is read, and read after that is stored: so either
+ * the thread sees that it has ended, or the other sees how long it would sleep. */
+static void sleep_and_take(struct engine *e, uint64_t due_us)
+{
+    for (;;) {
+        uint64_t until_us = atomic_load(&e->doze_until_us), now_us = clock_us();
+        bool dozes = until_us > 0;
+
+        if (dozes && until_us <= now_us) {
+            if (baton_try(e))
+                return;
+            until_us = now_us + DOZE_US;
+        }
+        if (!dozes || due_us < until_us)
+            until_us = due_us;
+        atomic_store(&e->sleep_until_us, until_us);
+        if ((dozes && atomic_load(&e->doze_until_us) == 0) ||
+            mesh_sleep(e->mesh, until_us == UINT64_MAX ? -1
+                                : until_us > now_us    ? (int64_t)(until_us - now_us)
+                                                       : 0) ||
+            until_us == due_us)
+            break;
+    }
+    baton_take(e);
+}
+
 static void *engine_main(void *context)
 {
     struct engine *e = context;
 
     baton_take(e);
     while (!atomic_load(&e->stop)) {
-        uint64_t due, now_us;
+        uint64_t due, look_us;
+        bool dozes;
 
         mesh_disarm(e->mesh);
         while (engine_progress(e))
             baton_offer(e);
         stall_look(e);
-        if (!settle(e, true))
+        dozes = doze_on(e);
+        if (!dozes && !settle(e, true))
             continue;
         stats_note_sleep(e);
         due = next_due_us(e);
-        now_us = due == UINT64_MAX ? 0 : clock_us();
-        e->sleep_until_us = due;
+        look_us = dozes ? clock_us() + DOZE_LOOK_US : UINT64_MAX;
+        due = due < look_us ? due : look_us;
+        atomic_store(&e->sleep_until_us, due);
         baton_give(e);
-        mesh_sleep(e->mesh, due == UINT64_MAX ? -1 : due > now_us ? (int64_t)(due - now_us)
-                                                                  : 0);
-        baton_take(e);
-        e->sleep_until_us = 0;
+        sleep_and_take(e, due);
+        atomic_store(&e->sleep_until_us, 0);
     }
     baton_give(e);
     return NULL;

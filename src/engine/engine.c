@@ -62,6 +62,7 @@ enum hvd_status engine_new(const struct engine_options *opt, struct engine **eng
     e->topo = mesh_topology(opt->mesh);
     e->dynamic_sets = opt->dynamic_sets;
     e->spin_us = mesh_spin_us(opt->mesh);
+    e->has_sockets = mesh_has_sockets(opt->mesh);
     e->next_id = 1;
     list_init(&e->direct);
     list_init(&e->batches);

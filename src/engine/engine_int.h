@@ -215,11 +215,17 @@ struct engine {
     atomic_int waiting;                 /* user threads that sleep on a handle */
     pthread_t thread;
     bool has_thread;
+    bool has_sockets;                   /* the mesh has */
     atomic_bool stop;
     bool boards;                        /* a change of the boards matters while asleep */
     atomic_bool held;                   /* announcements wait for more of them */
     uint64_t flush_due_us;              /* announcements wait for more until then; 0: none */
-    uint64_t sleep_until_us;            /* of the thread, when it sleeps; 0: awake */
+    _Atomic uint64_t sleep_until_us;    /* of the thread, when it sleeps; 0: awake */
+    _Atomic uint64_t doze_until_us;     /* until then the sockets may stay off; 0: they are on,
+                                         * or there are none.  Changed by the owner only */
+    uint64_t left_us;                   /* when the owner last left nothing open */
+    int close_count;                    /* times in a row that this was soon after the last, up
+                                         * to DOZE_AFTER */
     double spin_us;
 
     struct { char *at; size_t bytes; bool used; } *fusion;      /* buffers, kept */

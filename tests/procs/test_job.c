@@ -401,3 +401,38 @@ TEST(the_last_operation_completes_on_all, .limit_s = 60)
     job_run(&(struct job_options){.size = 6, .hosts = 2, .limit_s = 30}, sum_and_leave,
             "larger ones, too");
 }
+
+static long sleep_count(void)
+{
+    static char text[65536];
+    const char *at;
+
+    hvd_stats_json(text, sizeof text);
+    at = strstr(text, "\"sleeps\": ");
+    CHECK(at != NULL);
+    return strtol(at + strlen("\"sleeps\": "), NULL, 10);
+}
+
+/* While operations follow each other closely the engine's thread does not wait for sockets;
+ * afterwards it does, without looking at the clock again and again. */
+static void run_and_rest(int rank, int size, void *context)
+{
+    long before = -1, now;
+
+    (void)rank;
+    (void)context;
+    job_init();
+    for (int i = 0; i < 500; i++)
+        CHECK_EQ(job_sum("x", 1), size);
+    while ((now = sleep_count()) != before) {
+        before = now;
+        usleep(20000);
+    }
+    hvd_shutdown();
+}
+
+TEST(the_engine_sleeps_after_a_run_of_operations, .limit_s = 60)
+{
+    job_run(&(struct job_options){.size = 2, .hosts = 2, .limit_s = 50}, run_and_rest, NULL);
+    job_run(&(struct job_options){.size = 4, .hosts = 2, .limit_s = 50}, run_and_rest, NULL);
+}
