@@ -1,10 +1,12 @@
 /*
- * fast.c: the short way: one operation of a cached name of one host, waited for.  The task
- * is started and stepped without an entry or a handle.  If it is not done after one spin,
- * an entry takes it over, so that waiting, failing and taking back are the same as ever.
+ * fast.c: the short way: one operation of a cached name, waited for.  Within one host the
+ * task is started and stepped without an entry or a handle.  If it is not done after one
+ * spin, an entry takes it over, so that waiting, failing and taking back are the same as
+ * ever.  A small one between hosts (swap.c) has a handle with an entry from the beginning:
+ * the spare one, which comes back when it has been done within one spin.
  *
  * The task of a name is kept and started again: in the steady state nothing is looked up
- * but the name, and nothing is checked that was checked before.
+ * but the name, nothing is checked that was checked before, and nothing allocated.
  */
 #include "engine/engine_int.h"
 
@@ -39,13 +41,15 @@ static struct cached *find(struct engine *e, const struct hvd_request *req)
     const char *name = req->op == HVD_BARRIER ? barrier_name : req->name;
     struct cached *c;
 
-    if (s == NULL || !s->direct || s->joined_count > 0 || s->ending ||
-        req->op > HVD_BARRIER || (req->output == NULL && req->op != HVD_BARRIER) ||
-        name == NULL || TRACED(e) || e->tune != NULL ||
+    if (s == NULL || (!s->direct && s->swap == NULL) || s->joined_count > 0 ||
+        s->join_entry != NULL || s->ending || req->op > HVD_BARRIER ||
+        (req->output == NULL && req->op != HVD_BARRIER) || name == NULL || TRACED(e) ||
+        e->tune != NULL ||
         atomic_load_explicit(&e->state, memory_order_relaxed) != ENGINE_RUNNING)
         return NULL;
     c = hash_get(&s->cache, name, strlen(name));
-    return c != NULL && c->entry == NULL && request_matches(s, c, req) ? c : NULL;
+    return c != NULL && (s->direct || c->swaps) && c->entry == NULL &&
+                   request_matches(s, c, req) ? c : NULL;
 }
 
 static enum hvd_status spin(struct engine *e, struct coll_task *task,
@@ -120,8 +124,9 @@ static void fill_output(const struct pset *s, struct entry *t, const struct plan
     t->recv_rows = NULL;
 }
 
-static struct handle *adopt(struct engine *e, struct pset *s, struct cached *c,
-                            const struct hvd_request *req)
+/* The spare handle, as the one of this request; its entry is open. */
+static struct handle *spare_take(struct engine *e, struct pset *s, struct cached *c,
+                                 const struct hvd_request *req)
 {
     struct handle *h = e->spare;
     struct entry *t = &h->entries[0];
@@ -144,18 +149,45 @@ static struct handle *adopt(struct engine *e, struct pset *s, struct cached *c,
     t->input = req->input;
     t->output = req->output;
     fill_output(s, t, &c->plan);
-    t->state = ENTRY_DIRECT;
     t->submit_us = clock_us();
+    recorder_add(e->recorder, RECORDER_SUBMIT, t->op, s->id,
+                 t->count * hvd_dtype_bytes(t->dtype), HVD_OK, t->name);
+    e->open_entries++;
+    BUG_ON(hash_put(&s->inflight, t->name, t->name_bytes, t) != 0);
+    return h;
+}
+
+/* It has been done without anybody sleeping for it. */
+static void spare_put(struct engine *e, struct handle *h)
+{
+    struct entry *t = &h->entries[0];
+    char *name = t->name;
+
+    if (e->spare != NULL || h->err.status != HVD_OK || t->own_output ||
+        t->recv_rows != NULL || t->splits != NULL) {
+        handle_free(h);
+        return;
+    }
+    *t = (struct entry){.handle = h, .name = name, .out_rows = -1};
+    list_init(&t->node);
+    h->left = 1;
+    atomic_store_explicit(&h->done, 0, memory_order_relaxed);
+    e->spare = h;
+}
+
+static struct handle *adopt(struct engine *e, struct pset *s, struct cached *c,
+                            const struct hvd_request *req)
+{
+    struct handle *h = spare_take(e, s, c, req);
+    struct entry *t = &h->entries[0];
+
+    t->state = ENTRY_DIRECT;
     t->cached = c;
     t->task = c->kept;
     c->kept = NULL;
     c->entry = t;
-    recorder_add(e->recorder, RECORDER_SUBMIT, t->op, s->id,
-                 t->count * hvd_dtype_bytes(t->dtype), HVD_OK, t->name);
-    e->open_entries++;
     e->cache_hits++;
     list_append(&e->direct, &t->node);
-    BUG_ON(hash_put(&s->inflight, t->name, t->name_bytes, t) != 0);
     return h;
 }
 
@@ -200,11 +232,10 @@ static void end(struct engine *e, struct pset *s, struct cached *c, uint64_t sta
         recorder_repeat(e->recorder, &c->done);
 }
 
-static enum hvd_status run(struct engine *e, struct cached *c,
-                           const struct hvd_request *req, struct handle **adopted_p,
-                           struct hvd_error *err)
+static enum hvd_status run_direct(struct engine *e, struct pset *s, struct cached *c,
+                                  const struct hvd_request *req,
+                                  struct handle **adopted_p, struct hvd_error *err)
 {
-    struct pset *s = e->sets[req->process_set];
     enum hvd_status status;
     /* A look at the clock costs as much as a flag.  Who has to wait looks anyway, for the
      * recorder; who comes last does each 8th time. */
@@ -213,8 +244,6 @@ static enum hvd_status run(struct engine *e, struct cached *c,
     if (e->fast_runs % 8 == 0)
         recorder_look(e->recorder);
 
-    if (!has_spare(e, s, c))
-        return error_set(err, HVD_NOMEM, -1, "no memory for a handle");
     TRY(start(s, c, req, err));
     c->turn++;
     if (s->neg != NULL)
@@ -230,19 +259,50 @@ static enum hvd_status run(struct engine *e, struct cached *c,
     return status;
 }
 
+static enum hvd_status run_swap(struct engine *e, struct pset *s, struct cached *c,
+                                const struct hvd_request *req, struct handle **handle_p,
+                                struct hvd_error *err)
+{
+    struct handle *h = spare_take(e, s, c, req);
+    enum hvd_status status;
+
+    mesh_disarm(e->mesh);
+    swap_start(e, &h->entries[0], c);
+    swap_flush(e, s);
+    if (!engine_drive(e, h)) {
+        *handle_p = h;
+        return HVD_AGAIN;
+    }
+    status = h->err.status;
+    if (status != HVD_OK && err != NULL)
+        *err = h->err;
+    spare_put(e, h);
+    return status;
+}
+
 enum hvd_status fast_run(struct engine *e, const struct hvd_request *req,
                          struct handle **handle_p, struct hvd_error *err)
 {
     enum hvd_status status = HVD_AGAIN;
+    bool swaps = false;
     struct cached *c;
 
     *handle_p = NULL;
     if (!baton_try(e))
         return HVD_AGAIN;
     c = find(e, req);
-    if (c != NULL)
-        status = run(e, c, req, handle_p, err);
-    if (status != HVD_AGAIN && e->open_entries == 0)
+    if (c != NULL) {
+        struct pset *s = e->sets[req->process_set];
+
+        swaps = !s->direct;
+        if (!has_spare(e, s, c))
+            status = error_set(err, HVD_NOMEM, -1, "no memory for a handle");
+        else if (swaps)
+            status = run_swap(e, s, c, req, handle_p, err);
+        else
+            status = run_direct(e, s, c, req, handle_p, err);
+    }
+    if (!swaps && e->open_entries == 0)
         baton_give(e);                  /* the mesh is as armed as before */
     else
         engine_leave(e);
