@@ -94,7 +94,7 @@ void coll_cancel(struct coll_task *task);       /* any time before */
  * An allreduce of a few bytes whose data somebody else moves: the steps of the one order.
  * HOST: the parts of one host into a partial result, of coll_partial_bytes an element;
  * HOSTS: these into the result; ALL: both, where no host has several members or all are on
- * one.  `src` in the order of members or hosts; dst is none of them.
+ * one.  `src` in the order of members or hosts; dst may be one of them.
  */
 enum coll_fold { COLL_FOLD_HOST, COLL_FOLD_HOSTS, COLL_FOLD_ALL };
 void coll_fold(const struct coll_call *call, enum coll_fold step, const void *const *src,

@@ -28,9 +28,11 @@
 #include <stdlib.h>
 
 /* Largest tensor.  Up to here one is answered in half the time of hit, response and transfer,
- * and many of them in a cycle cost no more; above, the copies into and out of messages do.
- * Measured with 2 and 4 ranks; through a leader there are more of them. */
-#define SWAP_BYTES 2048
+ * and many of them in a cycle cost little more; above, the copies into and out of messages do.
+ * Everybody sends its own to all others: with more of them, each may be smaller.  Measured
+ * with 2 and 4 ranks; through a leader there are more copies. */
+#define SWAP_BYTES_OUT (16u << 10)
+#define SWAP_BYTES_LEAST 2048
 #define SWAP_BYTES_BY_HOST 1024
 /* Items are held back for more of them up to this size: a few of the largest, in a message
  * that malloc does not have to ask the kernel for. */
@@ -135,17 +137,23 @@ enum hvd_status swap_new(const struct engine *e, const struct pset *s,
     return HVD_OK;
 }
 
+static size_t largest(const struct swap *w)
+{
+    size_t others = w->group_count > 1 ? (size_t)w->group_count - 1 : 1;
+
+    if (w->by_host)
+        return SWAP_BYTES_BY_HOST;
+    return SWAP_BYTES_OUT / others > SWAP_BYTES_LEAST ? SWAP_BYTES_OUT / others
+                                                      : SWAP_BYTES_LEAST;
+}
+
 /* The same on all members: it follows from what they have agreed on. */
 bool swap_fits(const struct pset *s, const struct cached *c)
 {
-    size_t limit;
-
-    if (s->swap == NULL)
-        return false;
-    limit = s->swap->by_host ? SWAP_BYTES_BY_HOST : SWAP_BYTES;
-    return c->call.op == COLL_BARRIER ||
-           (c->call.op == COLL_ALLREDUCE &&
-            c->plan.out_count * hvd_dtype_bytes(c->dtype) <= limit);
+    return s->swap != NULL &&
+           (c->call.op == COLL_BARRIER ||
+            (c->call.op == COLL_ALLREDUCE &&
+             c->plan.out_count * hvd_dtype_bytes(c->dtype) <= largest(s->swap)));
 }
 
 bool swap_has_open(const struct pset *s)
@@ -203,9 +211,8 @@ static struct swap_room *room_new(const struct swap *w, const struct cached *c)
     for (int i = 0; i < 2; i++, at += data, flag += flags) {
         room->turns[i].has_part = flag;
         room->turns[i].has_sum = flag + mates;
-        /* Alone in its group, a member's part is the sum. */
         room->turns[i].sum = w->by_host ? at + mates * parts : at;
-        room->turns[i].part = w->by_host ? at : at + (size_t)w->group * sums;
+        room->turns[i].part = at;
     }
     return room;
 }
@@ -337,16 +344,24 @@ static void end(struct engine *e, struct entry *t, enum hvd_status status,
     entry_complete(e, t, status, err);
 }
 
+/* The sum of our group.  Alone in its group, a member's input is the sum. */
+static const void *own_sum(const struct swap *w, const struct cached *c,
+                           const struct swap_turn *t)
+{
+    return w->by_host ? place_of(t->sum, c->room->sum_bytes, w->group) : c->entry->input;
+}
+
 static void sum_group(struct pset *s, struct cached *c, struct swap_turn *t)
 {
     struct swap *w = s->swap;
     size_t bytes = c->room->part_bytes;
-    char *sum = place_of(t->sum, c->room->sum_bytes, w->group);
+    const void *sum = own_sum(w, c, t);
 
     for (int i = 0; i < w->mate_count; i++)
         w->sources[i] = place_of(t->part, bytes, i);
     if (w->by_host)
-        coll_fold(&c->call, COLL_FOLD_HOST, w->sources, w->mate_count, elements(c), sum);
+        coll_fold(&c->call, COLL_FOLD_HOST, w->sources, w->mate_count, elements(c),
+                  (void *)sum);
     t->has_sum[w->group] = true;
     t->sums++;
     if (w->group_count > 1)
@@ -361,7 +376,8 @@ static void sum_all(struct engine *e, struct pset *s, struct cached *c,
     struct swap_room *room = c->room;
 
     for (int g = 0; g < w->group_count; g++)
-        w->sources[g] = place_of(t->sum, room->sum_bytes, g);
+        w->sources[g] = g == w->group ? own_sum(w, c, t)
+                                      : place_of(t->sum, room->sum_bytes, g);
     coll_fold(&c->call, w->by_host ? COLL_FOLD_HOSTS : COLL_FOLD_ALL, w->sources,
               w->group_count, elements(c), entry->output);
     if (w->mate_count > 1)
@@ -389,7 +405,7 @@ static enum hvd_status add(bool *has, int *count, char *to, const void *data,
     if (bytes != expected || *has)
         return error_set(err, HVD_PROTO, -1, "swap of %zu bytes, %zu were expected%s",
                          bytes, expected, *has ? "; it came twice" : "");
-    if (bytes > 0)
+    if (bytes > 0 && to != NULL)
         memcpy(to, data, bytes);
     *has = true;
     ++*count;
@@ -415,8 +431,8 @@ static enum hvd_status take(struct engine *e, struct pset *s, struct cached *c,
         while (w->mates[place] != member)
             place++;
         TRY(add(&t->has_part[place], &t->parts,
-                place_of(t->part, c->room->part_bytes, place), data, bytes,
-                c->room->part_bytes, err));
+                w->by_host ? place_of(t->part, c->room->part_bytes, place) : NULL, data,
+                bytes, c->room->part_bytes, err));
     }
     advance(e, s, c, t);
     return HVD_OK;
