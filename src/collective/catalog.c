@@ -8,7 +8,7 @@
 
 #define ALGORITHMS(X)                                                                  \
     X(allreduce_alone) X(allreduce_slot) X(allreduce_shared) X(allreduce_hier)         \
-    X(allreduce_gather) X(allreduce_pairwise)                                          \
+    X(allreduce_pair) X(allreduce_gather) X(allreduce_pairwise)                        \
     X(allgather_alone) X(allgather_board) X(allgather_hier) X(allgather_bruck)         \
     X(allgather_pairwise)                                                              \
     X(broadcast_alone) X(broadcast_board) X(broadcast_hier) X(broadcast_tree)          \
@@ -33,8 +33,8 @@ const char *const catalog_op_names[COLL_OP_COUNT] = {
 };
 
 const char catalog_default_rules[] =
-    "allreduce 0-inf alone, 0-8kb slot, 0-inf shared, 0-inf hier, 0-16kb gather, "
-    "0-inf pairwise, "
+    "allreduce 0-inf alone, 0-8kb slot, 0-inf shared, 0-inf hier, 0-512kb pair, "
+    "0-16kb gather, 0-inf pairwise, "
     "allgather 0-inf alone, 0-inf board, 0-inf hier, 0-64kb bruck, 0-inf pairwise, "
     "broadcast 0-inf alone, 0-inf board, 0-inf hier, 0-256kb tree, 0-inf slices, "
     "alltoall 0-inf alone, 0-inf board, 0-inf pairwise, "

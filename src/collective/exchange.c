@@ -19,7 +19,7 @@
 #include <string.h>
 
 #define WINDOW 3
-#define SEGMENT_LEAST ((size_t)64 << 10)
+#define SEGMENT_LEAST ((size_t)256 << 10)
 #define SEGMENT_MOST ((size_t)1 << 20)
 #define ROOM_MOST ((size_t)24 << 20)    /* of all that is received in one window */
 

@@ -137,6 +137,23 @@ TEST(operations_and_factors)
 
 /* ---- Algorithms that the default rules would not take ------------------------------- */
 
+/* More than a segment, for algorithms that cut vectors. */
+static void body_long(struct harness_rank *r)
+{
+    struct coll_bed bed;
+
+    bed_open(&bed, r, 0, 0, 1);
+    for (size_t count = 65535; count < 1000000; count = count * 3 + 1)
+        for (int k = 0; k < 2; k++) {
+            struct coll_case c = {.op = COLL_ALLREDUCE, .dtype = k == 0 ? HVD_F32 : HVD_F16,
+                                  .count = count, .in_place = k == 0, .mapped = count & 1};
+
+            case_run(&bed, &c);
+        }
+    harness_barrier(r);
+    bed_close(&bed);
+}
+
 static void body_small(struct harness_rank *r)
 {
     struct coll_bed bed;
@@ -172,6 +189,20 @@ TEST(each_algorithm_at_each_size, .limit_s = 240)
         harness_run(&(struct harness){.size = 5, .hosts = 2,
                                       .board_bytes = coll_board_bytes()},
                     body_small);
+    }
+}
+
+TEST(two_members_send_each_other_all, .limit_s = 60)
+{
+    struct hvd_error err;
+
+    CHECK_OK(coll_set_rules("allreduce 0-inf pair", &err), err);
+    for (int hosts = 1; hosts <= 2; hosts++) {
+        struct harness h = {.size = 2, .hosts = hosts, .board_bytes = coll_board_bytes()};
+
+        harness_run(&h, body_small);
+        harness_run(&h, body_scaled);
+        harness_run(&h, body_long);
     }
 }
 

@@ -28,6 +28,7 @@ TEST(defaults_follow_size_and_layout)
     struct coll_team one = with_rules("", 1, false);
     struct coll_team host = with_rules("", 4, true);
     struct coll_team far = with_rules(NULL, 4, false);
+    struct coll_team two = with_rules(NULL, 2, false);
 
     CHECK_STR(chosen(&one, COLL_ALLREDUCE, 100), "alone");
     CHECK_STR(chosen(&host, COLL_ALLREDUCE, 0), "slot");
@@ -37,6 +38,8 @@ TEST(defaults_follow_size_and_layout)
     CHECK_STR(chosen(&far, COLL_ALLREDUCE, 16384), "pairwise");
     CHECK_STR(chosen(&far, COLL_ALLREDUCE, (size_t)1 << 40), "pairwise");
     CHECK_STR(chosen(&far, COLL_BARRIER, 0), "rounds");
+    CHECK_STR(chosen(&two, COLL_ALLREDUCE, 524287), "pair");
+    CHECK_STR(chosen(&two, COLL_ALLREDUCE, 524288), "pairwise");
 }
 
 TEST(rules_of_the_user_come_first)
