@@ -24,5 +24,22 @@ def no_ray():
     ray_support.alone()
 
 
+def _ray_of(item):
+    """0: none, 1: the shared one, 2: the one of two nodes, 3: one of its own."""
+    names = set(item.fixturenames)
+    if names & {"no_ray", "one_node"}:
+        return 3
+    if "two_nodes" in names:
+        return 2
+    return int(bool(names & {"shared_ray", "job", "kept", "fresh", "group"}))
+
+
+def pytest_collection_modifyitems(items):
+    """Tests of one Ray stand together, so that each is started once."""
+    here = [i for i, item in enumerate(items) if ray_support.HERE in item.path.parents]
+    for place, item in zip(here, sorted((items[i] for i in here), key=_ray_of)):
+        items[place] = item
+
+
 def pytest_sessionfinish(session, exitstatus):
     ray_support.finish()

@@ -92,17 +92,13 @@ def _retry(start):
                 raise
 
 
-def _start_shared():
-    ray.init(address="local", num_cpus=8, num_gpus=4, _temp_dir=str(_folder / "r"), **OPTIONS)
-
-
 def has_dashboard():
     """Whether the packages for it are installed (ray[default])."""
     return importlib.util.find_spec("aiohttp_cors") is not None
 
 
-def _start_dashboard():
-    ray.init(address="local", num_cpus=2, _temp_dir=str(_folder / "d"),
+def _start_shared():
+    ray.init(address="local", num_cpus=8, num_gpus=4, _temp_dir=str(_folder / "r"),
              **dict(OPTIONS, include_dashboard=has_dashboard()))
 
 
@@ -133,15 +129,14 @@ def stop_ray():
 
 
 def use_ray(kind):
-    """``"shared"``, ``"two nodes"`` or ``"dashboard"``: started if it does not run already."""
+    """``"shared"`` or ``"two nodes"``: started if it does not run already."""
     global _kind
     if _kind == kind:
         return
     if _kind is not None:
         stop_ray()
     enter()
-    _retry({"shared": _start_shared, "two nodes": _start_two_nodes,
-            "dashboard": _start_dashboard}[kind])
+    _retry({"shared": _start_shared, "two nodes": _start_two_nodes}[kind])
     _kind = kind
 
 

@@ -30,7 +30,7 @@ def kept():
 def fresh(shared_ray):
     executors = []
 
-    def make(workers=3):
+    def make(workers=2):
         executors.append(RayExecutor(RayExecutor.create_settings(timeout_s=60),
                                      num_workers=workers))
         return executors[-1]
@@ -119,13 +119,13 @@ def test_a_worker_that_dies_in_a_collective(fresh, what):
     if what == "exit":
         return
     executor.start()
-    assert executor.run(cases.sum_of_ranks) == [3] * 3
+    assert executor.run(cases.sum_of_ranks) == [1] * 2
     fails(lambda: executor.run(cases.never_comes, args=[0, "kill"]), RayActorError,
           "rank 0 on node")
 
 
 def test_an_executable_that_cannot_be_made(fresh):
-    executor = fresh(2)
+    executor = fresh()
     fails(lambda: executor.start(executable_cls=cases.Broken), LookupError,
           "no data for rank 1", "rank 1 on node")
     with pytest.raises(RuntimeError, match="could not be started"):
@@ -141,7 +141,7 @@ def test_an_executable_that_cannot_be_made(fresh):
 
 
 def test_shutdown_while_workers_hang(fresh):
-    executor = fresh(2)
+    executor = fresh()
     executor.start()
     refs = executor.run_remote(cases.wait_for, args=[1, "sleep"])
     start = time.monotonic()

@@ -26,7 +26,7 @@ PAGES = ["api/v0/actors?detail=1", "api/v0/tasks?detail=1", "api/jobs/", "nodes?
 @pytest.fixture(scope="module")
 def job():
     """Two workers that have met, and the forms the key could have anywhere."""
-    ray_support.use_ray("dashboard")
+    ray_support.use_ray("shared")
     executor = RayExecutor(RayExecutor.create_settings(), num_workers=2)
     executor.start(executable_cls=cases.Doubler, executable_args=[1],
                    extra_env_vars={"HOROVOD_LOG_LEVEL": "trace"})
@@ -35,7 +35,6 @@ def job():
         executor.run(cases.wait_for, args=[1, "raise"])
     yield executor
     executor.shutdown()
-    ray_support.stop_ray()
 
 
 def forms(executor):
