@@ -10,7 +10,7 @@ import pytest
 
 import horovod
 from horovod import _core
-from horovod.common import elastic, util
+from horovod.common import elastic, uncaught, util
 from horovod.common.exceptions import (HorovodInternalError, HorovodVersionMismatchError,
                                        HostsUpdatedInterrupt, get_version_mismatch_message)
 from horovod.common.process_sets import ProcessSet, global_process_set
@@ -27,6 +27,21 @@ def test_exceptions():
     assert isinstance(e, ImportError) and (e.name, e.version, e.installed_version) == \
         ("torch", "2.0", "1.0")
     assert "2.0" in get_version_mismatch_message("torch", "2.0", "1.0")
+
+
+def test_summary_of_an_exception():
+    class Silent(Exception):
+        def __str__(self):
+            raise KeyError
+
+    def of(error, trace=None):
+        return uncaught.summary(error, trace)
+    assert of(ValueError("a\nb")) == "ValueError: a" and of(KeyError()) == "KeyError"
+    assert of(Silent()) == "Silent: <exception str() failed>"
+    try:
+        ast.literal_eval("1 +")
+    except SyntaxError as e:
+        assert of(e, e.__traceback__).endswith(" in test_summary_of_an_exception)")
 
 
 def test_split_list():

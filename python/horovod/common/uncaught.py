@@ -44,7 +44,10 @@ def _goes_on() -> bool:
 def summary(value: BaseException, trace: Any) -> str:
     """``ValueError: no such sample (train.py:41 in load)``: the innermost line that is not
     of an installed package."""
-    text = str(value).strip().partition("\n")[0]
+    try:
+        text = str(value).strip().partition("\n")[0]
+    except Exception:                   # as Python itself shows such an exception
+        text = "<exception str() failed>"
     place = None
     while isinstance(trace, types.TracebackType):
         code = trace.tb_frame.f_code
