@@ -34,7 +34,7 @@ const char *const catalog_op_names[COLL_OP_COUNT] = {
 
 const char catalog_default_rules[] =
     "allreduce 0-inf alone, 0-8kb slot, 0-inf shared, 0-inf hier, 0-512kb pair, "
-    "0-16kb gather, 0-inf pairwise, "
+    "0-20kb gather, 0-inf pairwise, "
     "allgather 0-inf alone, 0-inf board, 0-inf hier, 0-64kb bruck, 0-inf pairwise, "
     "broadcast 0-inf alone, 0-inf board, 0-inf hier, 0-256kb tree, 0-inf slices, "
     "alltoall 0-inf alone, 0-inf board, 0-inf pairwise, "

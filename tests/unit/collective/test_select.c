@@ -34,8 +34,8 @@ TEST(defaults_follow_size_and_layout)
     CHECK_STR(chosen(&host, COLL_ALLREDUCE, 0), "slot");
     CHECK_STR(chosen(&host, COLL_ALLREDUCE, 8191), "slot");
     CHECK_STR(chosen(&host, COLL_ALLREDUCE, 8192), "shared");
-    CHECK_STR(chosen(&far, COLL_ALLREDUCE, 16383), "gather");
-    CHECK_STR(chosen(&far, COLL_ALLREDUCE, 16384), "pairwise");
+    CHECK_STR(chosen(&far, COLL_ALLREDUCE, 20479), "gather");
+    CHECK_STR(chosen(&far, COLL_ALLREDUCE, 20480), "pairwise");
     CHECK_STR(chosen(&far, COLL_ALLREDUCE, (size_t)1 << 40), "pairwise");
     CHECK_STR(chosen(&far, COLL_BARRIER, 0), "rounds");
     CHECK_STR(chosen(&two, COLL_ALLREDUCE, 524287), "pair");
