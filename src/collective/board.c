@@ -17,12 +17,15 @@
  *  2. A member comes to a turn by filling its line and slot of the turn's parity and then
  *     storing the stamp (release).  Readers load the stamp (acquire).
  *  3. A turn is committed when all members have come.  Before that nobody changes an
- *     output, except in a broadcast all members have agreed on (call.agreed).
+ *     output, except that of a broadcast's reader, nor ends the operation, except in a
+ *     broadcast all members have agreed on (call.agreed).
  *  4. A member ends a turn (mark.left) when it reads nothing of the others any more.  A
  *     line or slot may be written again when all members have ended the turn it was
  *     written for.  That all have come to turn t proves that all have ended every turn
  *     before t; so with two parities nobody waits, unless it runs ahead (broadcast).
- *     Of a turn that is cancelled before it is committed nobody has read anything.
+ *     A turn that is cancelled before it is committed does not count: its stamps are
+ *     taken back before anything is written again, and who has read of it (broadcast)
+ *     throws away what it has read.
  *  5. Memory that a line points to (mapped, CMA) may be used again when all members have
  *     ended the turn, or when all chunks of it are done.
  *  6. A chunk word is epoch (22 bits), turn (32), round (8), state (2); only part 0 of a
@@ -174,6 +177,8 @@ void board_publish(struct coll_task *t)
 
 void board_withdraw(struct coll_task *t)
 {
+    atomic_store_explicit(&board_line(t, t->team->me)->stamp, 0, memory_order_relaxed);
+    atomic_thread_fence(memory_order_release);
     t->board->last[t->parity] = 0;
 }
 

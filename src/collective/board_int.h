@@ -90,7 +90,7 @@ bool board_is_free(struct coll_task *t);
 void *board_slot(const struct coll_task *t, int member);
 /* After the line is filled: our part is visible, sleepers are woken. */
 void board_publish(struct coll_task *t);
-/* The turn is cancelled before all have come: nobody has read our line, nor will. */
+/* The turn is cancelled before all have come, and will not be committed (rule 4). */
 void board_withdraw(struct coll_task *t);
 bool board_has_come(const struct coll_task *t, int member);
 bool board_all_came(struct coll_task *t);

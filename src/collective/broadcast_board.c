@@ -3,7 +3,14 @@
  * (then it need not wait for anybody), in its arena, by CMA, or copied piece by piece
  * into a staging buffer that the others follow (mark.ready counts the pieces).
  *
- * Others wait for the root only when the call is agreed, else for all (board.c, rule 3).
+ * 1. A reader copies as soon as the root has come.  It has finished then when the call is
+ *    agreed, else when all have come (board.c, rule 3): only its output has changed, which
+ *    is written again if the turn is cancelled.
+ * 2. Of a turn that may still be cancelled only the line, the slot and arenas are read,
+ *    which stay mapped whatever becomes of the root's buffer, and what the line says counts
+ *    only if the stamp still stands afterwards.  CMA waits for all.
+ * 3. The root returns when its buffer is no longer read: all have left, or all have come
+ *    and mark.ready of each reader says that it has copied.
  *
  * A root with a single reader does not stand by: both claim chunks, the reader from the
  * front, the root from the end, which it writes to where the reader's line says.
@@ -23,6 +30,8 @@ struct cast {
     unsigned low;                       /* split: chunks before are known to be done */
     bool done;                          /* our output is complete */
 };
+
+enum { READING, READ };                 /* mark.ready of a reader */
 
 static bool is_root(const struct coll_task *t)
 {
@@ -77,6 +86,7 @@ static enum hvd_status publish(struct coll_task *t, struct hvd_error *err)
         TRY(offer(t, err));
     } else {
         line->in_kind = line->out_kind = BOARD_NONE;
+        board_set_ready(t, READING);
         if (can_split(t))
             line->out_kind =
                 (uint8_t)direct_kind(t, t->call.out, t->bytes, &line->at.out);
@@ -175,6 +185,15 @@ static enum hvd_status split_step(struct coll_task *t, struct hvd_error *err)
 
 /* ---- Root and readers -------------------------------------------------------------- */
 
+/* Rule 3; all have come. */
+static bool is_read(const struct coll_task *t)
+{
+    for (int i = 0; i < t->team->count; i++)
+        if (i != t->team->me && board_ready(t, i) == READING)
+            return false;
+    return true;
+}
+
 static enum hvd_status root_step(struct coll_task *t, struct hvd_error *err)
 {
     struct cast *c = (struct cast *)t->state;
@@ -188,7 +207,9 @@ static enum hvd_status root_step(struct coll_task *t, struct hvd_error *err)
     if (is_split(t))
         return board_all_came(t) ? split_step(t, err) : HVD_AGAIN;
     board_leave(t, false);
-    return direct_is_exposed(t) && !board_all_left(t) ? HVD_AGAIN : HVD_OK;
+    if (!direct_is_exposed(t))
+        return HVD_OK;
+    return (t->call.agreed ? board_all_left(t) : is_read(t)) ? HVD_OK : HVD_AGAIN;
 }
 
 static enum hvd_status read_pieces(struct coll_task *t, const struct direct_place *place,
@@ -208,21 +229,48 @@ static enum hvd_status read_pieces(struct coll_task *t, const struct direct_plac
     return HVD_OK;
 }
 
+/* Rule 2: HVD_AGAIN if it is too early. */
+static enum hvd_status find_root(struct coll_task *t, struct direct_place *place_p,
+                                 uint16_t *ring_p, struct hvd_error *err)
+{
+    const struct board_line *line = board_line(t, t->call.root);
+    enum hvd_status status;
+
+    *ring_p = line->ring;
+    status = direct_place(t, t->call.root, false, t->bytes, place_p, err);
+    if (t->call.agreed || board_all_came(t))
+        return status;
+    atomic_thread_fence(memory_order_acquire);
+    return board_has_come(t, t->call.root) && place_p->kind != BOARD_CMA ? status
+                                                                         : HVD_AGAIN;
+}
+
+static enum hvd_status read_root(struct coll_task *t, struct hvd_error *err)
+{
+    struct cast *c = (struct cast *)t->state;
+    struct direct_place place;
+    uint16_t ring;
+
+    TRY(find_root(t, &place, &ring, err));
+    if (place.kind == BOARD_MAPPED && ring > 0)
+        TRY(read_pieces(t, &place, err));
+    else if (t->bytes > 0)
+        TRY(direct_read(&place, 0, t->call.out, t->bytes, err));
+    c->done = true;
+    board_set_ready(t, READ);
+    return HVD_OK;
+}
+
 static enum hvd_status reader_step(struct coll_task *t, struct hvd_error *err)
 {
-    struct direct_place place;
+    struct cast *c = (struct cast *)t->state;
 
-    if (t->call.agreed ? !board_has_come(t, t->call.root) : !board_all_came(t))
+    if (!board_has_come(t, t->call.root))
         return HVD_AGAIN;
-    if (is_split(t)) {
-        TRY(split_step(t, err));
-    } else if (t->bytes > 0) {
-        TRY(direct_place(t, t->call.root, false, t->bytes, &place, err));
-        if (place.kind == BOARD_MAPPED && board_line(t, t->call.root)->ring > 0)
-            TRY(read_pieces(t, &place, err));
-        else
-            TRY(direct_read(&place, 0, t->call.out, t->bytes, err));
-    }
+    if (!c->done)
+        TRY(is_split(t) ? split_step(t, err) : read_root(t, err));
+    if (!t->call.agreed && !board_all_came(t))
+        return HVD_AGAIN;
     board_leave(t, true);
     return HVD_OK;
 }

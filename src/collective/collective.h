@@ -8,7 +8,8 @@
  * any order on different members, without any agreement between them.
  *
  * Within a host a task that was started but not joined by all members has changed nothing
- * (inputs, outputs), so it can be cancelled and run again in another way: coll_cancel.
+ * (inputs, outputs) but the outputs of a broadcast, which depend on its root only; so it
+ * can be cancelled and run again in another way: coll_cancel.
  * Once all members of the host have come it is `committed` and must be finished.
  *
  * Every element is combined in the order of team ranks within a host, then of hosts in
@@ -62,8 +63,8 @@ struct coll_call {
     const size_t *segments;             /* adasum of a fused buffer: elements per tensor */
     int segment_count;
     bool agreed;                        /* all members will come for certain: a broadcast
-                                         * then waits for its root only, and cannot be
-                                         * cancelled (false: for all members) */
+                                         * then ends when the root's data is there, and
+                                         * cannot be cancelled (false: when all have come) */
 };
 
 struct coll_task;
