@@ -32,6 +32,7 @@ static enum hvd_status gather_start(struct coll_task *t, struct hvd_error *err)
     enum hvd_status status;
 
     *g = (struct gather){0};
+    t->all_bytes = ((size_t)t->team->count + 1) * task_size(t->team, &t->call);
     TRY(board_enter(t, direct_slot_bytes(t, bytes), err));
     status = publish(t, err);
     if (status != HVD_OK && status != HVD_AGAIN) {
@@ -52,7 +53,7 @@ static enum hvd_status copy_parts(struct coll_task *t, struct hvd_error *err)
 
         if (i == t->team->me) {
             if (to != t->call.in && bytes > 0)
-                red_copy(to, t->call.in, bytes);
+                red_copy_part(to, t->call.in, bytes, t->all_bytes);
         } else if (bytes > 0) {
             TRY(direct_place(t, i, false, bytes, &place, err));
             TRY(direct_read(&place, 0, to, bytes, err));

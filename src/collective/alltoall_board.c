@@ -94,6 +94,7 @@ static enum hvd_status swap_start(struct coll_task *t, struct hvd_error *err)
     *s = (struct swap){0};
     for (int i = 0; i < t->team->count; i++)
         s->total += t->call.counts[i] * task_type_bytes(t->call.dtype);
+    t->all_bytes = 2 * (size_t)t->team->count * s->total;
     all = together(t);
     TRY(board_enter(t, all > 0 ? all : table_bytes(t), err));
     status = publish(t, err);
@@ -130,7 +131,7 @@ static enum hvd_status copy_own(struct coll_task *t, char *to, size_t bytes)
 
     for (int i = 0; i < t->team->me; i++)
         from += t->call.counts[i] * task_type_bytes(t->call.dtype);
-    red_copy(to, from, bytes);
+    red_copy_part(to, from, bytes, t->all_bytes);
     return HVD_OK;
 }
 

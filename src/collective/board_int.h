@@ -121,7 +121,7 @@ struct direct_place {
     char *at;                           /* NULL: address `remote` of process `pid` */
     uint64_t remote;
     pid_t pid;
-    bool stream;                        /* copies go past the caches */
+    size_t all;                         /* bytes that all members read and write */
 };
 
 /* Puts `data` where the others can read it and says so in our line: inline, slot,

@@ -101,6 +101,7 @@ static enum hvd_status cast_start(struct coll_task *t, struct hvd_error *err)
     enum hvd_status status;
 
     *c = (struct cast){0};
+    t->all_bytes = (size_t)t->team->count * t->bytes;
     TRY(board_enter(t, is_root(t) ? direct_slot_bytes(t, t->bytes) : 0, err));
     status = publish(t, err);
     if (status == HVD_OK || status == HVD_AGAIN)
@@ -123,8 +124,8 @@ static void put_pieces(struct coll_task *t)
     for (; c->moved < c->pieces; c->moved++) {
         size_t at = c->moved * PIECE;
 
-        red_copy((char *)c->staged + at, (const char *)t->call.in + at,
-                 piece_bytes(t, c->moved));
+        red_copy_part((char *)c->staged + at, (const char *)t->call.in + at,
+                      piece_bytes(t, c->moved), t->all_bytes);
         board_set_ready(t, c->moved + 1);
         if (c->moved % 8 == 0 || c->moved + 1 == c->pieces)
             mesh_notify(t->team->mesh, -1);
@@ -202,7 +203,7 @@ static enum hvd_status root_step(struct coll_task *t, struct hvd_error *err)
     if (!t->call.agreed && !board_all_came(t))
         return HVD_AGAIN;
     if (!c->done && t->call.out != t->call.in && t->bytes > 0)
-        red_copy(t->call.out, t->call.in, t->bytes);
+        red_copy_part(t->call.out, t->call.in, t->bytes, t->all_bytes);
     c->done = true;
     if (is_split(t))
         return board_all_came(t) ? split_step(t, err) : HVD_AGAIN;

@@ -71,6 +71,8 @@ struct coll_task {
     enum hvd_dtype out_type;            /* call.dtype, or the type of partial results */
     uint32_t part;                      /* sub-turn of a composed algorithm, else 0 */
     size_t bytes;                       /* of call.count elements */
+    size_t all_bytes;                   /* read and written by all members of a host, about:
+                                         * set by algorithms that copy */
     void *copied;                       /* block of scratch, NULL: nothing copied */
     uint64_t stamp;                     /* see board.c, rule 1 */
     unsigned parity;

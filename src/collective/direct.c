@@ -115,7 +115,7 @@ enum hvd_status direct_place(const struct coll_task *t, int member, bool out,
     uint64_t at = out ? line->at.out : line->at.in;
 
     *place_p = (struct direct_place){.kind = out ? line->out_kind : line->in_kind,
-                                     .stream = bytes > t->team->cache_bytes};
+                                     .all = t->all_bytes};
     switch (place_p->kind) {
     case BOARD_INLINE:
         place_p->at = (char *)line->bytes;
@@ -142,21 +142,12 @@ static enum hvd_status cma_failed(const char *what, pid_t pid, struct hvd_error 
     return error_sys(err, -1, "%s of process %d failed", what, (int)pid);
 }
 
-static void copy(const struct direct_place *place, void *dst, const void *src,
-                 size_t bytes)
-{
-    if (place->stream)
-        red_copy_stream(dst, src, bytes);
-    else
-        memcpy(dst, src, bytes);
-}
-
 /* The kernel may move less than asked for. */
 enum hvd_status direct_read(const struct direct_place *place, size_t offset,
                             void *dst, size_t bytes, struct hvd_error *err)
 {
     if (place->at != NULL) {
-        copy(place, dst, place->at + offset, bytes);
+        red_copy_part(dst, place->at + offset, bytes, place->all);
         return HVD_OK;
     }
     for (size_t done = 0; done < bytes;) {
@@ -176,7 +167,7 @@ enum hvd_status direct_write(const struct direct_place *place, size_t offset,
                              const void *src, size_t bytes, struct hvd_error *err)
 {
     if (place->at != NULL) {
-        copy(place, place->at + offset, src, bytes);
+        red_copy_part(place->at + offset, src, bytes, place->all);
         return HVD_OK;
     }
     for (size_t done = 0; done < bytes;) {

@@ -7,9 +7,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-
-#define CACHE_GUESS ((size_t)32 << 20)  /* where the machine does not tell */
 
 int team_hier_allreduce = -1, team_hier_allgather = -1;
 
@@ -148,9 +145,7 @@ static enum hvd_status find_memory(struct coll_team *team, struct hvd_error *err
 static enum hvd_status init_team(struct coll_team *team, const int *ranks,
                                  struct hvd_error *err)
 {
-    long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
-
-    team->cache_bytes = cache > 0 ? (size_t)cache : CACHE_GUESS;
+    team->cache_bytes = red_cache_bytes();
     TRY(take_arrays(team, ranks, err));
     TRY(find_me(team, err));
     group_by_host(team);

@@ -9,7 +9,6 @@
 
 #include <stdatomic.h>
 #include <string.h>
-#include <unistd.h>
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -316,31 +315,15 @@ void red_combine(void *dst, const void *a, double ca, const void *b, double cb,
 
 /* ---- Copy ------------------------------------------------------------------------ */
 
-#define CACHE_GUESS (32u << 20)         /* where the system does not tell */
-
-static size_t cache_bytes(void)
+void red_copy_part(void *dst, const void *src, size_t bytes, size_t all)
 {
-    static _Atomic(size_t) known;
-    size_t bytes = atomic_load_explicit(&known, memory_order_relaxed);
-    long told;
-
-    if (__builtin_expect(bytes != 0, 1))
-        return bytes;
-    told = sysconf(_SC_LEVEL3_CACHE_SIZE);
-    bytes = told > 0 ? (size_t)told : CACHE_GUESS;
-    atomic_store_explicit(&known, bytes, memory_order_relaxed);
-    return bytes;
-}
-
-void red_copy(void *dst, const void *src, size_t bytes)
-{
-    if (bytes > cache_bytes())
+    if (all > red_cache_bytes())
         table_get()->copy_stream(dst, src, bytes);
     else if (bytes > 0)
         memcpy(dst, src, bytes);
 }
 
-void red_copy_stream(void *dst, const void *src, size_t bytes)
+void red_copy(void *dst, const void *src, size_t bytes)
 {
-    table_get()->copy_stream(dst, src, bytes);
+    red_copy_part(dst, src, bytes, 2 * bytes);
 }

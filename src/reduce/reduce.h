@@ -55,10 +55,13 @@ void red_dots(const void *a, const void *b, size_t count, enum hvd_dtype dtype,
 void red_combine(void *dst, const void *a, double ca, const void *b, double cb,
                  size_t count, enum hvd_dtype dtype);
 
-/* A copy that goes past the caches when it is larger than they are. */
+/* Bytes of the last cache that this CPU sees. */
+size_t red_cache_bytes(void);
+
+/* A copy that goes past the caches when source and destination do not fit into them. */
 void red_copy(void *dst, const void *src, size_t bytes);
-/* A part of such a copy. */
-void red_copy_stream(void *dst, const void *src, size_t bytes);
+/* A part of something that reads and writes `all` bytes before it is used. */
+void red_copy_part(void *dst, const void *src, size_t bytes, size_t all);
 
 /* Name of the chosen instruction set: "base", "avx2", "avx512", "neon". */
 const char *red_isa(void);

@@ -487,33 +487,35 @@ TEST(scale_of_float16_is_rounded_once)
 
 static void check_copy(unsigned char *dst, const unsigned char *src, size_t bytes)
 {
-    dst[-1] = dst[bytes] = 0xa5;
-    red_copy(dst, src, bytes);
-    CHECK_EQ(memcmp(dst, src, bytes), 0);
-    CHECK_EQ(dst[-1], 0xa5);
-    CHECK_EQ(dst[bytes], 0xa5);
+    for (int large = 0; large < 2; large++) {
+        memset(dst - 1, 0xa5, bytes + 2);
+        red_copy_part(dst, src, bytes, large ? SIZE_MAX : 0);
+        CHECK_EQ(memcmp(dst, src, bytes), 0);
+        CHECK_EQ(dst[-1], 0xa5);
+        CHECK_EQ(dst[bytes], 0xa5);
+    }
 }
 
-/* The large one is beyond any cache this runs on, so it takes the streaming way. */
-TEST(copy_small_and_beyond_the_cache)
+/* A part of something larger than any cache takes the streaming way. */
+TEST(copy_within_and_past_the_cache)
 {
-    size_t large = (size_t)600 << 20;
-    long told = sysconf(_SC_LEVEL3_CACHE_SIZE);
-    unsigned char *src, *dst;
+    static unsigned char src[300000], dst[300000];
 
-    if (told > 0)
-        large = (size_t)told + 12345;
-    src = malloc(large + 64);
-    dst = malloc(large + 64);
-    CHECK(src != NULL && dst != NULL);
-    for (size_t i = 0; i < large + 64; i++)
+    for (size_t i = 0; i < sizeof src; i++)
         src[i] = (unsigned char)(i * 2654435761u >> 13);
     EACH_SET(s) {
-        check_copy(dst + 1, src, 0);
+        for (size_t bytes = 0; bytes < 700; bytes++)
+            check_copy(dst + 1 + bytes % 67, src + bytes % 13, bytes);
         check_copy(dst + 3, src + 1, 4096);
-        check_copy(dst + 5, src + 2, large - 5);
-        check_copy(dst + 32, src + 7, large - 3);
+        check_copy(dst + 5, src + 2, 299001);
+        check_copy(dst + 64, src + 7, 262144);
     }
-    free(src);
-    free(dst);
+}
+
+TEST(the_last_cache_is_at_least_that_of_a_small_cpu)
+{
+    long told = sysconf(_SC_LEVEL3_CACHE_SIZE);
+
+    CHECK(red_cache_bytes() >= (size_t)256 << 10);
+    CHECK(told <= 0 || red_cache_bytes() <= (size_t)told);
 }
