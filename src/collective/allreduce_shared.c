@@ -11,11 +11,13 @@
 extern const struct coll_alg allreduce_shared;
 
 /* Private buffers up to so many bytes are staged.  Beyond, CMA is faster with few members
- * (measured: from about 1 MiB, where the ring no longer holds everything), never with 8
- * (PERFORMANCE 4). */
-static size_t stage_limit(const struct coll_team *team)
+ * (measured: from about 1 MiB, where the ring no longer holds everything, or 8 when half
+ * of it is staged), never with 8 (PERFORMANCE 4). */
+static size_t stage_limit(const struct coll_task *t)
 {
-    return team->count <= 4 ? (size_t)1 << 20 : SIZE_MAX;
+    if (t->team->count > 4)
+        return SIZE_MAX;
+    return (size_t)(staged_is_half(t) ? 4 : 1) << 20;
 }
 
 static enum hvd_status fill_line(struct coll_task *t, struct hvd_error *err)
@@ -28,8 +30,8 @@ static enum hvd_status fill_line(struct coll_task *t, struct hvd_error *err)
 
     line->in_kind = (uint8_t)in;
     line->out_kind = (uint8_t)out;
-    line->ring = 0;
-    if (t->bytes == 0 || mapped || (reachable && t->bytes > stage_limit(t->team)) ||
+    line->ring = line->half = 0;
+    if (t->bytes == 0 || mapped || (reachable && t->bytes > stage_limit(t)) ||
         staged_open(t, line) || reachable)
         return HVD_OK;
     return error_set(err, HVD_NOMEM, -1, "no shared memory to stage %zu bytes", t->bytes);
@@ -101,6 +103,8 @@ static enum hvd_status find_ring(struct coll_task *t, int member, struct hvd_err
                          t->team->ranks[member]);
     s->in[member] = s->out[member] = (struct direct_place){.kind = BOARD_RING, .at = at};
     s->rings[member] = line->ring;
+    if (member < HALVES)
+        s->halves[member] = line->half != 0 && t->team->count == HALVES;
     s->has_rings = true;
     return HVD_OK;
 }
@@ -166,7 +170,20 @@ static void *my_chunk(const struct coll_task *t, unsigned chunk)
     const struct shared *s = (const struct shared *)t->state;
     int me = t->team->me;
 
+    if (shared_is_own(t, chunk))
+        return (char *)t->call.out + chunk * s->chunk * task_type_bytes(t->call.dtype);
     return s->out[me].at + chunk_offset(t, me, chunk);
+}
+
+static const char *my_input(const struct coll_task *t, unsigned chunk)
+{
+    const struct shared *s = (const struct shared *)t->state;
+    int me = t->team->me;
+
+    if (shared_is_own(t, chunk))
+        return (const char *)t->call.in +
+               chunk * s->chunk * task_type_bytes(t->call.dtype);
+    return s->in[me].at + chunk_offset(t, me, chunk);
 }
 
 static int find_chunk(struct coll_task *t, unsigned chunk)
@@ -178,11 +195,15 @@ static int find_chunk(struct coll_task *t, unsigned chunk)
         size_t at = chunk_offset(t, i, chunk);
 
         s->now[i] = s->in[i];
-        if (s->now[i].at != NULL)
+        if (i == t->team->me)
+            s->now[i].at = (char *)my_input(t, chunk);
+        else if (s->now[i].at != NULL)
             s->now[i].at += at;
         else
             s->now[i].remote += at;
-        if (s->out[i].at != NULL)
+        if (i == t->team->me)
+            t->team->dst[ndst++] = my_chunk(t, chunk);
+        else if (s->out[i].at != NULL)
             t->team->dst[ndst++] = s->out[i].at + at;
     }
     return ndst;
@@ -276,6 +297,8 @@ static enum hvd_status claim_in_order(struct coll_task *t, bool *did_p,
             s->low++;
             continue;
         }
+        if (s->halves[c % HALVES] && !shared_is_own(t, c))
+            continue;
         if (!staged_has(t, c))
             return HVD_OK;
         if (chunk_claim(t, c)) {
@@ -329,7 +352,8 @@ static bool shared_needs_us(const struct coll_task *t)
 {
     const struct shared *s = (const struct shared *)t->state;
 
-    return !t->published || (s->ring != NULL && s->put < s->chunks);
+    return !t->published || (s->ring != NULL && s->put < s->chunks) ||
+           (s->half && s->low < s->chunks);
 }
 
 const struct coll_alg allreduce_shared = {

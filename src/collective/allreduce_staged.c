@@ -6,6 +6,10 @@
  *  1. Chunk c lies at place c % ring_chunks.
  *  2. mark.ready counts the chunks put in; chunk c is reduced when all rings have it.
  *  3. Chunk c + ring_chunks is put in after chunk c is done and copied out.
+ *  4. Of two members one that is waited for reduces every other chunk itself, and reads
+ *     and writes its own part of these where it is: only the other half goes through the
+ *     ring.  Others cannot reduce these chunks, so it is not done when nobody waits here,
+ *     nor with more members: the saving is smaller, and one may have no CPU.
  * So with small rings the data stays in the caches, however long the vector.
  */
 #include "collective/shared_int.h"
@@ -25,9 +29,10 @@ static void put_chunk(struct coll_task *t)
     struct shared *s = (struct shared *)t->state;
     size_t unit = task_type_bytes(t->call.dtype);
 
-    red_copy(staged_place(t, s->put),
-             (const char *)t->call.in + s->put * s->chunk * unit,
-             shared_elements(t, s->put) * unit);
+    if (!shared_is_own(t, s->put))
+        red_copy(staged_place(t, s->put),
+                 (const char *)t->call.in + s->put * s->chunk * unit,
+                 shared_elements(t, s->put) * unit);
     s->put++;
 }
 
@@ -36,9 +41,15 @@ static void take_chunk(struct coll_task *t)
     struct shared *s = (struct shared *)t->state;
     size_t unit = task_type_bytes(t->call.dtype);
 
-    red_copy((char *)t->call.out + s->taken * s->chunk * unit, staged_place(t, s->taken),
-             shared_elements(t, s->taken) * unit);
+    if (!shared_is_own(t, s->taken))
+        red_copy((char *)t->call.out + s->taken * s->chunk * unit,
+                 staged_place(t, s->taken), shared_elements(t, s->taken) * unit);
     s->taken++;
+}
+
+bool staged_is_half(const struct coll_task *t)
+{
+    return t->call.waited && t->team->count == HALVES;
 }
 
 bool staged_open(struct coll_task *t, struct board_line *line)
@@ -55,6 +66,7 @@ bool staged_open(struct coll_task *t, struct board_line *line)
     line->at.in = line->at.out = at;
     line->in_kind = line->out_kind = BOARD_RING;
     line->ring = (uint16_t)s->ring_chunks;
+    line->half = s->half = staged_is_half(t);
     while (s->put < s->ring_chunks)
         put_chunk(t);
     board_set_ready(t, s->put);

@@ -65,6 +65,8 @@ struct coll_call {
     bool agreed;                        /* all members will come for certain: a broadcast
                                          * then ends when the root's data is there, and
                                          * cannot be cancelled (false: when all have come) */
+    bool waited;                        /* a thread of ours waits for the result, so that
+                                         * others can count on our work */
 };
 
 struct coll_task;

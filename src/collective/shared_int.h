@@ -4,6 +4,8 @@
 
 #include "collective/board_int.h"
 
+#define HALVES 2                        /* members: allreduce_staged.c, rule 4 */
+
 struct shared {
     size_t chunk;                       /* elements */
     unsigned chunks;
@@ -20,7 +22,17 @@ struct shared {
     char *ring;
     unsigned ring_chunks;
     unsigned put, taken;                /* chunks copied in, and out */
+    bool half;                          /* of the chunks: those we do not reduce */
+    bool halves[HALVES];                /* the same, by member */
 };
+
+/* Only this member reduces the chunk, and its part is not in the ring (rule 4). */
+static inline bool shared_is_own(const struct coll_task *t, unsigned chunk)
+{
+    const struct shared *s = (const struct shared *)t->state;
+
+    return s->half && chunk % HALVES == (unsigned)t->team->me;
+}
 
 static inline size_t shared_elements(const struct coll_task *t, unsigned chunk)
 {
@@ -30,6 +42,8 @@ static inline size_t shared_elements(const struct coll_task *t, unsigned chunk)
     return t->call.count - first < s->chunk ? t->call.count - first : s->chunk;
 }
 
+/* Whether a ring of ours would hold only half of the chunks. */
+bool staged_is_half(const struct coll_task *t);
 /* Takes a ring, says so in the line and copies the first chunks in.  False: there is no
  * memory, and the line is unchanged. */
 bool staged_open(struct coll_task *t, struct board_line *line);

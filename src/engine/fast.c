@@ -206,6 +206,7 @@ static enum hvd_status start(struct pset *s, struct cached *c,
     call.out = req->output;
     call.count = c->count;
     call.turn = c->turn + 1;
+    call.waited = true;
     return coll_start(s->team, &call, &c->kept, err);
 }
 

@@ -396,7 +396,7 @@ void case_open(struct coll_live *l, struct coll_bed *bed, const struct coll_case
         .turn = ++bed->turns[c->board], .in = l->in, .out = l->out, .count = c->count,
         .counts = l->counts, .recv_counts = l->recv_counts, .root = c->root,
         .prescale = or_one(c->prescale), .postscale = or_one(c->postscale),
-        .divisor = c->divisor, .agreed = c->agreed};
+        .divisor = c->divisor, .agreed = c->agreed, .waited = c->waited};
 }
 
 void case_start(struct coll_live *l)

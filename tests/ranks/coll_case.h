@@ -25,7 +25,7 @@ struct coll_case {
     enum hvd_dtype dtype;
     enum red_op reduce;
     size_t count;                       /* of one member, about: uneven ones vary it */
-    bool in_place, mapped, uneven, agreed, asleep;
+    bool in_place, mapped, uneven, agreed, asleep, waited;
     double prescale, postscale;         /* 0: 1.0 */
     int64_t divisor;
     int root;

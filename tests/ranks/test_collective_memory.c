@@ -102,6 +102,42 @@ TEST(two_processes_share_a_broadcast, .limit_s = 240)
     harness_run(&h, body_two);
 }
 
+/* Two members stage all of a vector or half of it, each as it likes, beside mapped ones. */
+static void body_halves(struct harness_rank *r)
+{
+    static const enum hvd_dtype types[] = {HVD_F32, HVD_BF16, HVD_I64};
+    struct coll_bed bed;
+
+    bed_open(&bed, r, 0, 0, 1);
+    for (int round = 0; round < 64; round++) {
+        struct coll_case c = {.op = COLL_ALLREDUCE,
+                              .dtype = types[round % 3],
+                              .count = 5000 + (size_t)round * 3779,
+                              .waited = round >> bed.me & 1, .in_place = round >> 2 & 1,
+                              .asleep = round >> 3 & 1,
+                              .mapped = round >> 4 == 3 && bed.me == (round & 1)};
+
+        case_run(&bed, &c);
+    }
+    harness_barrier(r);
+    bed_close(&bed);
+}
+
+TEST(two_members_stage_halves, .limit_s = 60)
+{
+    struct harness h = {.size = 2, .board_bytes = coll_board_bytes()};
+
+    harness_run(&h, body_halves);
+}
+
+TEST(two_processes_stage_halves_without_cma, .limit_s = 60)
+{
+    struct harness h = {.size = 2, .board_bytes = coll_board_bytes(), .processes = true};
+
+    setenv("HOROVOD_CMA_DISABLE", "1", 1);
+    harness_run(&h, body_halves);
+}
+
 /* ---- Kept tasks -------------------------------------------------------------------- */
 
 static void run_again(struct coll_live *live, struct coll_task *kept)
