@@ -7,6 +7,8 @@
  * 2. A read that gets less than it has room for has emptied the socket: the next one says so
  *    without asking the kernel.  The one after that asks again.
  * 3. Writes are handed to the kernel at once, header and body together.
+ * 4. A write that fails is the end of the stream, but reading finds it: a peer that has left
+ *    in order has closed its side, and what it sent before lies there, not yet read.
  */
 #define LOG_COMPONENT "transport"
 #include "transport_int.h"
@@ -90,9 +92,14 @@ static ssize_t tcp_write(struct link *l, const struct iovec *iov, int count,
     struct tcp_stream *s = l->stream;
     ssize_t n = FAULT("tcp.send") ? -1 : send_parts(s->fd, iov, count);
 
+    (void)err;
     if (n >= 0)
         return n;
-    return is_later(errno) ? 0 : lost(l, err, strerror(errno));
+    if (!is_later(errno)) {
+        log_debug("rank %d: %s", l->peer, strerror(errno));
+        shutdown(s->fd, SHUT_RDWR);     /* rule 4 */
+    }
+    return 0;
 }
 
 static ssize_t from_buffer(struct tcp_stream *s, void *to, size_t bytes)

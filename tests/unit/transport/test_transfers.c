@@ -9,6 +9,7 @@
 
 #include <sched.h>
 #include <stdlib.h>
+#include <sys/socket.h>
 
 static const struct harness pairs[] = {
     {.size = 2},
@@ -368,6 +369,33 @@ TEST(a_doze_is_not_ended_by_sockets)
 {
     harness_run(&pairs[1], dozes);
     harness_run(&(struct harness){.size = 2}, has_nothing_to_doze_for);
+}
+
+/* Rank 1 has left in order; rank 0 writes to it before it reads what came before that. */
+static void reads_what_came_before_the_end(struct harness_rank *r)
+{
+    struct link *l = &r->mesh->links[1 - r->rank];
+    struct mesh_xfer x;
+    uint64_t word = 7;
+
+    if (r->rank == 1) {
+        mesh_send(r->mesh, 0, 1, &word, sizeof word, &x);
+        CHECK_EQ((int)harness_wait(r->mesh, &x), HVD_OK);
+        return;
+    }
+    while (!atomic_load(&l->going))
+        sched_yield();                  /* nothing of it is read meanwhile */
+    shutdown(*(int *)l->stream, SHUT_WR);               /* writing fails from now on */
+    word = 0;
+    mesh_recv(r->mesh, 1, 1, &word, sizeof word, &x);
+    CHECK_OK(mesh_post(r->mesh, 1, "late", 4, &r->err), r->err);
+    CHECK_EQ((int)harness_wait(r->mesh, &x), HVD_OK);
+    CHECK_EQ((int)word, 7);
+}
+
+TEST(a_write_that_fails_loses_nothing_that_came)
+{
+    harness_run(&(struct harness){.size = 2, .hosts = 2}, reads_what_came_before_the_end);
 }
 
 static void *kicker(void *context)
