@@ -36,13 +36,8 @@ void entry_announce(struct engine *e, struct entry *t, struct cached *revoked)
     for (uint32_t i = 0; i < t->split_count; i++)
         put_u64(&splits, (uint64_t)t->splits[i]);
     r.splits = (const uint8_t *)splits.text;
-    if (s->request_count == 0) {
-        struct message_head head = {.kind = MESSAGE_REQUESTS, .set = (uint32_t)s->id,
-                                    .epoch = s->epoch};
-
-        strbuf_clear(&s->requests);
-        put_message_head(&s->requests, &head);
-    }
+    if (s->request_count == 0)
+        pset_put_head(s, MESSAGE_REQUESTS, &s->requests);
     put_request(&s->requests, &r);
     s->request_count++;
     strbuf_release(&splits);
@@ -53,13 +48,8 @@ void entry_announce(struct engine *e, struct entry *t, struct cached *revoked)
 
 static void put_own_hit(struct pset *s, const struct cached *c)
 {
-    if (s->hit_count == 0) {
-        struct message_head head = {.kind = MESSAGE_HITS, .set = (uint32_t)s->id,
-                                    .epoch = s->epoch};
-
-        strbuf_clear(&s->hits);
-        put_message_head(&s->hits, &head);
-    }
+    if (s->hit_count == 0)
+        pset_put_head(s, MESSAGE_HITS, &s->hits);
     put_u32(&s->hits, c->number);
     put_u32(&s->hits, c->seq);
     s->hit_count++;
@@ -115,7 +105,6 @@ static void add_turns(struct engine *e, struct pset *s)
 {
     struct entry *t = s->join_entry;
     int64_t *grown = realloc(t->splits, (t->split_count + CACHE_NUMBERS) * sizeof *grown);
-
     struct hvd_error err;
 
     t->splits = grown != NULL ? grown : t->splits;
@@ -154,7 +143,6 @@ void member_flush(struct engine *e, struct pset *s)
     announce_held_join(e, s);
     requests = s->request_count;
     hits = s->hit_count;
-
     s->request_count = s->hit_count = 0;
     if (requests > 0)
         member_send(e, s, 0, &s->requests, requests);

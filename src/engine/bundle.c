@@ -142,13 +142,8 @@ static void put(struct pset *s, const struct tally *t, int member, bool all)
     struct bundle *b = s->bundle;
     struct wire_hit hit = {.number = t->number, .seq = t->seq, .member = member, .all = all};
 
-    if (b->out_count == 0) {
-        struct message_head head = {.kind = MESSAGE_BUNDLE, .set = (uint32_t)s->id,
-                                    .epoch = s->epoch};
-
-        strbuf_clear(&b->out);
-        put_message_head(&b->out, &head);
-    }
+    if (b->out_count == 0)
+        pset_put_head(s, MESSAGE_BUNDLE, &b->out);
     put_hit(&b->out, &hit);
     b->out_count++;
 }
@@ -316,8 +311,6 @@ void bundle_hand_on(struct engine *e, const struct pset *s, const void *bytes, s
 /* The coordinator says nothing more in this set. */
 void bundle_say_end(struct engine *e, struct pset *s)
 {
-    struct message_head head = {.kind = MESSAGE_RESPONSES, .set = (uint32_t)s->id,
-                                .epoch = s->epoch};
     struct hvd_error err;
     struct strbuf out;
 
@@ -325,7 +318,7 @@ void bundle_say_end(struct engine *e, struct pset *s)
         return;
     s->ended = true;
     strbuf_init(&out);
-    put_message_head(&out, &head);
+    pset_put_head(s, MESSAGE_RESPONSES, &out);
     if (!out.failed) {
         bundle_hand_on(e, s, out.text, out.length);
     } else {

@@ -72,8 +72,6 @@ static void baton_offer(struct engine *e)
 
 static bool coordinate(struct engine *e, struct pset *s)
 {
-    struct message_head head = {.kind = MESSAGE_RESPONSES, .set = (uint32_t)s->id,
-                                .epoch = s->epoch};
     struct hvd_error err;
     struct strbuf out;
     uint32_t count = 0;
@@ -83,7 +81,7 @@ static bool coordinate(struct engine *e, struct pset *s)
         return false;
     now_us = clock_us();
     strbuf_init(&out);
-    put_message_head(&out, &head);
+    pset_put_head(s, MESSAGE_RESPONSES, &out);
     if (neg_emit(s->neg, now_us, &out, &count, &err) != HVD_OK || out.failed) {
         error_set(&err, HVD_NOMEM, e->topo->rank, "no memory for responses");
         mesh_fail(e->mesh, &err);

@@ -375,6 +375,7 @@ enum hvd_status pset_new(struct engine *e, int id, int slot, uint32_t epoch,
                          struct hvd_error *err);
 void pset_free(struct engine *e, struct pset *s);
 struct pset *pset_find(struct engine *e, int id);
+void pset_put_head(const struct pset *s, enum message_kind kind, struct strbuf *out);
 void entry_fail(struct engine *e, struct entry *t, enum hvd_status status,
                 const struct hvd_error *why);
 void pset_fail(struct engine *e, struct pset *s, enum hvd_status status,

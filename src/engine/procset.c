@@ -121,6 +121,15 @@ void pset_free(struct engine *e, struct pset *s)
     free(s);
 }
 
+/* Begins a message of this set. */
+void pset_put_head(const struct pset *s, enum message_kind kind, struct strbuf *out)
+{
+    struct message_head head = {.kind = kind, .set = (uint32_t)s->id, .epoch = s->epoch};
+
+    strbuf_clear(out);
+    put_message_head(out, &head);
+}
+
 struct pset *pset_find(struct engine *e, int id)
 {
     return id >= 0 && id < TEAM_SLOTS ? e->sets[id] : NULL;

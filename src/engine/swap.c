@@ -267,13 +267,8 @@ static void put(struct pset *s, struct swap_out *out, const struct cached *c,
     struct wire_swap item = {.number = c->number, .seq = c->seq, .turn = turn,
                              .bytes = (uint32_t)bytes, .data = data};
 
-    if (out->count == 0) {
-        struct message_head head = {.kind = MESSAGE_SWAP, .set = (uint32_t)s->id,
-                                    .epoch = s->epoch};
-
-        strbuf_clear(&out->bytes);
-        put_message_head(&out->bytes, &head);
-    }
+    if (out->count == 0)
+        pset_put_head(s, MESSAGE_SWAP, &out->bytes);
     put_swap(&out->bytes, &item);
     out->count++;
 }

@@ -29,8 +29,6 @@ static bool are_over(const struct engine *e, const struct pset *s, const int *me
 static void say_last(struct engine *e, struct pset *s, struct swap_out *out,
                      const int *members, int count)
 {
-    struct message_head head = {.kind = MESSAGE_SWAP, .set = (uint32_t)s->id,
-                                .epoch = s->epoch};
     struct strbuf last;
 
     if (out->ended)
@@ -38,7 +36,7 @@ static void say_last(struct engine *e, struct pset *s, struct swap_out *out,
     out->ended = true;
     swap_flush(e, s);
     strbuf_init(&last);
-    put_message_head(&last, &head);
+    pset_put_head(s, MESSAGE_SWAP, &last);
     for (int i = 0; i < count && !last.failed; i++)
         if (members[i] != s->self && !mesh_has_left(e->mesh, s->ranks[members[i]]))
             mesh_post(e->mesh, s->ranks[members[i]], last.text, last.length, NULL);

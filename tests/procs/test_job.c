@@ -155,15 +155,18 @@ TEST(five_ranks_on_two_hosts, .limit_s = 60)
 
 /* ---- One message per host --------------------------------------------------------------- */
 
-static double far_messages(void)
+/* A number of hvd_stats_json. */
+static long stat_of(const char *key)
 {
     static char text[65536];
+    char quoted[64];
     const char *at;
 
+    snprintf(quoted, sizeof quoted, "\"%s\": ", key);
     hvd_stats_json(text, sizeof text);
-    at = strstr(text, "\"messages_between_hosts\": ");
+    at = strstr(text, quoted);
     CHECK(at != NULL);
-    return atof(at + strlen("\"messages_between_hosts\": "));
+    return strtol(at + strlen(quoted), NULL, 10);
 }
 
 /* Larger than what travels with its announcement (docs/design/002). */
@@ -197,20 +200,20 @@ static void sum_many(int rank, int size, int round)
  * for all of it. */
 static void speak_through_leaders(int rank, int size, void *context)
 {
-    double before;
+    long before;
 
     (void)context;
     job_init();
     for (int round = 0; round < 3; round++)
         sum_many(rank, size, round);
     job_sum("all have cached them", 1);
-    before = far_messages();
+    before = stat_of("messages_between_hosts");
     for (int round = 0; round < 20; round++)
         sum_many(rank, size, round);
     if (hvd_local_rank() > 0)
-        CHECK_EQ(far_messages(), before);
+        CHECK_EQ(stat_of("messages_between_hosts"), before);
     else
-        CHECK(far_messages() > before);
+        CHECK(stat_of("messages_between_hosts") > before);
     job_sum("end", 1);
     hvd_shutdown();
 }
@@ -402,17 +405,6 @@ TEST(the_last_operation_completes_on_all, .limit_s = 60)
             "larger ones, too");
 }
 
-static long sleep_count(void)
-{
-    static char text[65536];
-    const char *at;
-
-    hvd_stats_json(text, sizeof text);
-    at = strstr(text, "\"sleeps\": ");
-    CHECK(at != NULL);
-    return strtol(at + strlen("\"sleeps\": "), NULL, 10);
-}
-
 /* While operations follow each other closely the engine's thread does not wait for sockets;
  * afterwards it does, without looking at the clock again and again. */
 static void run_and_rest(int rank, int size, void *context)
@@ -424,7 +416,7 @@ static void run_and_rest(int rank, int size, void *context)
     job_init();
     for (int i = 0; i < 500; i++)
         CHECK_EQ(job_sum("x", 1), size);
-    while ((now = sleep_count()) != before) {
+    while ((now = stat_of("sleeps")) != before) {
         before = now;
         usleep(20000);
     }
