@@ -13,7 +13,9 @@
 #define LOG_COMPONENT "base"
 #define PREFIX "HOROVOD_"
 
-extern char **environ;
+/* libc's own name of the environment.  `environ` may be a copy of its own in a program that
+ * holds a library of non-PIC code (libuv) and was linked against a stub of libc. */
+extern char **__environ;
 
 #define T_boolean CONFIG_BOOLEAN
 #define T_integer CONFIG_INTEGER
@@ -185,13 +187,20 @@ int config_find(const char *name)
     return -1;
 }
 
+bool config_is_identity(const char *variable)
+{
+    int row = strncmp(variable, "HOROVOD_", 8) == 0 ? config_find(variable + 8) : -1;
+
+    return row >= 0 && (config_rows[row].flags & CONFIG_IDENTITY) != 0;
+}
+
 static int least(int a, int b)
 {
     return a < b ? a : b;
 }
 
-/* Levenshtein distance; names longer than the row buffer count as far away. */
-static int distance(const char *a, const char *b)
+/* Names longer than the row buffer count as far away. */
+int config_distance(const char *a, const char *b)
 {
     int row[65];
     int n = (int)strlen(b);
@@ -242,7 +251,7 @@ static void warn_if_unknown(const char *assignment)
     if (config_find(name) >= 0 || is_foreign_name(name))
         return;
     for (int i = 0; i < config_row_count; i++) {
-        int d = distance(name, config_rows[i].name);
+        int d = config_distance(name, config_rows[i].name);
 
         if (d < best_distance && !(config_rows[i].flags & CONFIG_HIDDEN))
             best = i, best_distance = d;
@@ -253,7 +262,7 @@ static void warn_if_unknown(const char *assignment)
 
 static void warn_of_unknown_names(void)
 {
-    for (char **e = environ; e != NULL && *e != NULL; e++)
+    for (char **e = __environ; e != NULL && *e != NULL; e++)
         if (strncmp(*e, PREFIX, strlen(PREFIX)) == 0)
             warn_if_unknown(*e + strlen(PREFIX));
 }
@@ -327,7 +336,7 @@ char **config_environment(void)
 {
     static char *nothing[1];
 
-    return environ != NULL ? environ : nothing;
+    return __environ != NULL ? __environ : nothing;
 }
 
 void config_wipe_environment(const char *variable)

@@ -58,6 +58,12 @@ enum hvd_status config_set(struct config *conf, int row, const char *value,
 /* The row called `name` (without HOROVOD_), -1 if there is none. */
 int config_find(const char *name);
 
+/* Whether HOROVOD_... says who a process is (IDENTITY), so that no other may inherit it. */
+bool config_is_identity(const char *variable);
+
+/* How many letters two names differ by (Levenshtein), for "did you mean". */
+int config_distance(const char *a, const char *b);
+
 /* The value as the user would write it; SECRET rows give "(hidden)". */
 void config_format(const struct config *conf, int row, char *buffer, size_t capacity);
 

@@ -49,6 +49,17 @@ size_t hvd_dtype_bytes(enum hvd_dtype dtype)
     return (unsigned)dtype < HVD_DTYPE_COUNT ? dtypes[dtype].bytes : 0;
 }
 
+const char *hvd_op_name(enum hvd_op op)
+{
+    static const char *const names[] = {
+#define OP_TEXT(name, text) text,
+        HVD_OP_MAP(OP_TEXT)
+#undef OP_TEXT
+    };
+
+    return (unsigned)op < HVD_OP_COUNT ? names[op] : "-";
+}
+
 const char *hvd_dtype_name(enum hvd_dtype dtype)
 {
     return (unsigned)dtype < HVD_DTYPE_COUNT ? dtypes[dtype].name : "unknown";
@@ -57,6 +68,36 @@ const char *hvd_dtype_name(enum hvd_dtype dtype)
 const char *hvd_version(void)
 {
     return VERSION_TEXT;
+}
+
+/* The entry of the page that explains it; 0: there is none, or the text names one already, as
+ * that of another rank's error does. */
+static int code_of(const char *text)
+{
+    static const struct {
+        int code;
+        const char *piece;
+    } rows[] = {
+#define ADVICE(number, piece) {number, piece},
+#include "base/advice.def"
+#undef ADVICE
+    };
+
+    if (strstr(text, "[HVD-") != NULL)
+        return 0;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        if (strstr(text, rows[i].piece) != NULL)
+            return rows[i].code;
+    return 0;
+}
+
+size_t hvd_error_show(const char *text, char *buffer, size_t capacity)
+{
+    int code = code_of(text);
+
+    return (size_t)(code == 0 ? snprintf(buffer, capacity, "%s", text)
+                              : snprintf(buffer, capacity,
+                                         "%s [HVD-%d, docs/troubleshooting.md]", text, code));
 }
 
 static void make_printable(char *text)

@@ -10,7 +10,6 @@
 #include <time.h>
 
 #define RULES_MAX 16
-#define WORDS_MAX 6
 
 enum action { FAIL, KILL, STOP, DELAY };
 

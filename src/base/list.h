@@ -9,7 +9,6 @@ struct list {
     struct list *next, *prev;
 };
 
-#define LIST_INIT(head) {&(head), &(head)}
 #define list_entry(node, type, member) ((type *)((char *)(node)-offsetof(type, member)))
 #define list_each(node, head)                                                          \
     for (struct list *node = (head)->next; node != (head); node = node->next)

@@ -1,6 +1,8 @@
 /* log.c: levels per component and the one place that writes log lines. */
 #include "base/log.h"
 
+#include "base/warnings.h"
+
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -35,6 +37,25 @@ static int level_from(const char *text, size_t length)
     if (length == 4 && strncasecmp(text, "warn", 4) == 0)
         return LOG_WARN;
     return -1;
+}
+
+static bool is_understood(const char *word, size_t length)
+{
+    const char *equals = memchr(word, '=', length);
+    size_t name = equals == NULL ? 0 : (size_t)(equals - word) + 1;
+
+    return name != 1 && name <= sizeof components[0].name &&
+           level_from(word + name, length - name) >= 0;
+}
+
+bool log_understands(const char *levels)
+{
+    for (size_t length; *levels != '\0'; levels += length + (levels[length] == ',')) {
+        length = strcspn(levels, ",");
+        if (!is_understood(levels, length))
+            return false;
+    }
+    return true;
 }
 
 static bool set_component(const char *name, size_t length, int level)
@@ -127,7 +148,7 @@ void log_line(enum log_level level, const char *file, int line, const char *form
     char text[2048], *whole = text, *longer;
     const char *slash = strrchr(file, '/');
     int rank = atomic_load(&shown_rank);
-    size_t used = 1;
+    size_t used = 1, head;
     va_list args, again;
     int need;
 
@@ -138,6 +159,7 @@ void log_line(enum log_level level, const char *file, int line, const char *form
                              slash != NULL ? slash + 1 : file, line);
     if (rank >= 0)
         used += (size_t)snprintf(text + used, 32, "[%d]: ", rank);
+    head = used;
     va_start(args, format);
     va_copy(again, args);
     need = vsnprintf(text + used, sizeof text - used - 1, format, args);
@@ -147,6 +169,8 @@ void log_line(enum log_level level, const char *file, int line, const char *form
         whole = longer != NULL ? longer : text;
     }
     va_end(again);
+    if (level >= LOG_WARN)
+        warnings_note(level, whole + head);
     used = strlen(whole);
     whole[used++] = '\n';
     /* A lost log line must not end the job. */

@@ -13,6 +13,10 @@
 
 enum log_level { LOG_TRACE, LOG_DEBUG, LOG_INFO, LOG_WARN, LOG_ERROR, LOG_FATAL };
 
+/* Whether log_setup would take the text: levels in any case, "level" or "component=level",
+ * separated by commas. */
+bool log_understands(const char *levels);
+
 /* Sets levels and form.  levels may be NULL (warning).  False: not understood, and the
  * part that was not is ignored. */
 bool log_setup(const char *levels, bool hide_time);

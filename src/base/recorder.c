@@ -36,7 +36,7 @@ struct record {
 _Static_assert(sizeof(struct record) == WORDS * sizeof(uint64_t), "whole words");
 _Static_assert(offsetof(struct record, name) % sizeof(uint64_t) == 0, "whole words");
 
-struct slot {
+struct recorder_slot {
     _Atomic uint64_t number;            /* of its record; 0 while it is being written */
     _Atomic uint64_t words[WORDS];      /* a struct record */
 };
@@ -46,12 +46,10 @@ struct recorder {
     bool has_counter;
     uint64_t first_ticks, first_ns;     /* the same moment */
     uint64_t last_ticks;                /* when the writer last looked */
-    struct slot slots[RECORDER_SLOTS];
+    struct recorder_slot slots[RECORDER_SLOTS];
 };
 
-static const char *const event_names[] = {"submit", "start", "done", "fail", "note"};
-static const char *const op_names[] = {"allreduce", "allgather", "broadcast", "alltoall",
-                                       "reducescatter", "barrier", "join", "-"};
+static const char *const event_names[] = {"submit", "done", "fail", "note"};
 
 /* CPUID 80000007h EDX bit 8: the counter runs at one pace in all power states. */
 static bool has_steady_counter(void)
@@ -94,7 +92,7 @@ void recorder_free(struct recorder *r)
 }
 
 /* False: the slot holds another record by now. */
-static bool copy_out(const struct slot *slot, uint64_t number, struct record *content)
+static bool copy_out(const struct recorder_slot *slot, uint64_t number, struct record *content)
 {
     uint64_t words[WORDS];
 
@@ -134,7 +132,7 @@ void recorder_look(struct recorder *r)
 void recorder_repeat(struct recorder *r, const struct recorder_form *f)
 {
     uint64_t number = atomic_load_explicit(&r->next, memory_order_relaxed);
-    struct slot *slot = &r->slots[number % RECORDER_SLOTS];
+    struct recorder_slot *slot = &r->slots[number % RECORDER_SLOTS];
 
     atomic_store_explicit(&slot->number, 0, memory_order_relaxed);
     atomic_thread_fence(memory_order_release);
@@ -158,6 +156,47 @@ void recorder_add(struct recorder *r, enum recorder_event event, int op, int set
 uint64_t recorder_count(const struct recorder *r)
 {
     return atomic_load_explicit(&r->next, memory_order_relaxed) - 1;
+}
+
+/* Microseconds per tick, from what has passed since the recorder was made. */
+static double tick_us(const struct recorder *r, uint64_t now_ticks, uint64_t now_ns)
+{
+    uint64_t passed = now_ticks - r->first_ticks;
+
+    return (double)(now_ns - r->first_ns) / 1000 / (double)(passed > 0 ? passed : 1);
+}
+
+static void show(const struct record *copy, uint64_t us, struct recorder_view *v)
+{
+    *v = (struct recorder_view){.us = us, .bytes = copy->bytes,
+                                .event = (enum recorder_event)copy->event, .op = copy->op,
+                                .set = copy->set, .status = copy->status};
+    memcpy(v->name, copy->name, copy->name_bytes + 1u);
+}
+
+int recorder_read(const struct recorder *r, uint64_t oldest_us, struct recorder_view *out,
+                  int capacity)
+{
+    uint64_t end = atomic_load_explicit(&r->next, memory_order_acquire);
+    uint64_t now_ticks = ticks_now(r), now_ns = clock_ns();
+    double us_per_tick = tick_us(r, now_ticks, now_ns);
+    uint64_t first = end > (uint64_t)capacity ? end - (uint64_t)capacity : 1;
+    int count = 0;
+
+    if (end > RECORDER_SLOTS && first < end - RECORDER_SLOTS)
+        first = end - RECORDER_SLOTS;
+    for (uint64_t n = first; n < end; n++) {
+        struct record copy;
+        uint64_t age, age_us;
+
+        if (!copy_out(&r->slots[n % RECORDER_SLOTS], n, &copy))
+            continue;
+        age = now_ticks > copy.ticks ? now_ticks - copy.ticks : 0;
+        age_us = (uint64_t)((double)age * us_per_tick);
+        if (age_us <= now_ns / 1000 && now_ns / 1000 - age_us >= oldest_us)
+            show(&copy, now_ns / 1000 - age_us, &out[count++]);
+    }
+    return count;
 }
 
 /* ---- Text, without stdio: a signal handler may write it -------------------------- */
@@ -215,7 +254,7 @@ static bool write_line(struct line *l, int fd)
     return write(fd, l->text, l->length) == (ssize_t)l->length;
 }
 
-static int write_record(const struct slot *slot, uint64_t number, uint64_t now_ticks,
+static int write_record(const struct recorder_slot *slot, uint64_t number, uint64_t now_ticks,
                         double us_per_tick, int fd)
 {
     struct record copy;
@@ -231,7 +270,7 @@ static int write_record(const struct slot *slot, uint64_t number, uint64_t now_t
     add_text(&l, "s ");
     add_text(&l, event_names[copy.event]);
     add_text(&l, " ");
-    add_text(&l, op_names[copy.op]);
+    add_text(&l, hvd_op_name((enum hvd_op)copy.op));
     add_text(&l, copy.set < 0 ? " set -" : " set ");
     add_number(&l, (uint64_t)(copy.set < 0 ? -copy.set : copy.set), 1);
     add_text(&l, " ");
@@ -246,9 +285,8 @@ static int write_record(const struct slot *slot, uint64_t number, uint64_t now_t
 int recorder_write(const struct recorder *r, int fd)
 {
     uint64_t end = atomic_load_explicit(&r->next, memory_order_acquire);
-    uint64_t now_ticks = ticks_now(r), passed = now_ticks - r->first_ticks;
-    double us_per_tick = (double)(clock_ns() - r->first_ns) / 1000 /
-                         (double)(passed > 0 ? passed : 1);
+    uint64_t now_ticks = ticks_now(r);
+    double us_per_tick = tick_us(r, now_ticks, clock_ns());
     int written = 0;
 
     for (uint64_t n = end > RECORDER_SLOTS ? end - RECORDER_SLOTS : 1; n < end; n++) {

@@ -14,8 +14,7 @@
 #define RECORDER_NAME 56
 #define RECORDER_WORDS (3 + RECORDER_NAME / 8)   /* of a record */
 
-enum recorder_event { RECORDER_SUBMIT, RECORDER_START, RECORDER_DONE, RECORDER_FAIL,
-                      RECORDER_NOTE };
+enum recorder_event { RECORDER_SUBMIT, RECORDER_DONE, RECORDER_FAIL, RECORDER_NOTE };
 
 struct recorder;
 
@@ -45,6 +44,19 @@ uint64_t recorder_count(const struct recorder *r);
 /* The ring as text, oldest first, one line per record. Async-signal-safe.
  * Returns the records written, -1 when writing failed. */
 int recorder_write(const struct recorder *r, int fd);
+
+/* A record as others see it; time of clock_us. */
+struct recorder_view {
+    uint64_t us, bytes;
+    enum recorder_event event;
+    int op, set, status;                /* op HVD_OP_COUNT: none */
+    char name[RECORDER_NAME];
+};
+
+/* The newest records that are not older than oldest_us, oldest first; returns how many.
+ * Thread: any. */
+int recorder_read(const struct recorder *r, uint64_t oldest_us, struct recorder_view *out,
+                  int capacity);
 
 /* The line that goes before the ring in a file: who wrote it, when and why ("stall");
  * times of the records count back from it.  Async-signal-safe.

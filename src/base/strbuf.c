@@ -15,6 +15,8 @@ void strbuf_init(struct strbuf *buf)
 
 void strbuf_release(struct strbuf *buf)
 {
+    if (buf->capacity > 0 && buf->is_secret)
+        explicit_bzero(buf->text, buf->capacity);
     if (buf->capacity > 0)
         free(buf->text);
     strbuf_init(buf);
@@ -28,6 +30,19 @@ void strbuf_clear(struct strbuf *buf)
         buf->text[0] = '\0';
 }
 
+/* As realloc, which may leave a copy behind. */
+static char *move_secret(const struct strbuf *buf, size_t capacity)
+{
+    char *text = malloc(capacity);
+
+    if (text == NULL || buf->capacity == 0)
+        return text;
+    memcpy(text, buf->text, buf->length + 1);
+    explicit_bzero(buf->text, buf->capacity);
+    free(buf->text);
+    return text;
+}
+
 static bool reserve(struct strbuf *buf, size_t more)
 {
     size_t need = buf->length + more + 1;
@@ -38,7 +53,8 @@ static bool reserve(struct strbuf *buf, size_t more)
         return true;
     while (capacity < need)
         capacity *= 2;
-    text = realloc(buf->capacity > 0 ? buf->text : NULL, capacity);
+    text = buf->is_secret ? move_secret(buf, capacity)
+                          : realloc(buf->capacity > 0 ? buf->text : NULL, capacity);
     if (text == NULL) {
         buf->failed = true;
         return false;

@@ -10,6 +10,8 @@ struct strbuf {
     char *text;
     size_t length, capacity;
     bool failed;
+    bool is_secret;                     /* set after strbuf_init: memory that is given up
+                                         * is wiped */
 };
 
 void strbuf_init(struct strbuf *buf);

@@ -4,6 +4,7 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <sched.h>
+#include <signal.h>
 #include <stddef.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -29,4 +30,27 @@ int thread_cpu_count(void)
     if (sched_getaffinity(0, sizeof set, &set) != 0)
         return (int)sysconf(_SC_NPROCESSORS_ONLN);
     return CPU_COUNT(&set);
+}
+
+int thread_start(pthread_t *thread_p, void *(*run)(void *), void *context)
+{
+    sigset_t all, before;
+    int code;
+
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    code = pthread_create(thread_p, NULL, run, context);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return code;
+}
+
+bool thread_pin(pthread_t thread, int cpu)
+{
+    cpu_set_t set;
+
+    if (cpu < 0 || cpu >= CPU_SETSIZE)
+        return false;
+    CPU_ZERO(&set);
+    CPU_SET(cpu, &set);
+    return pthread_setaffinity_np(thread, sizeof set, &set) == 0;
 }
