@@ -35,7 +35,10 @@
  * 3. A message that is sent back to its maker, or to another rank, or on a connection
  *    with another purpose, names other ranks or another purpose and is refused; no rank
  *    dials itself.
- * 4. Every refusal by the listener has one text, so that a stranger learns nothing.
+ * 4. A listener tells a stranger nothing: its only answer is the end of the connection.
+ *    Who holds the key but has another version gets a REPLY that says so.
+ * 5. HVD_VERSION is said of a peer that has proved the key, of nobody else.  What an
+ *    unproved message claims to be is a hint in the text of HVD_AUTH.
  */
 #include "wire/handshake.h"
 
@@ -45,7 +48,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { AT_VERSION = 4, AT_REFUSAL = 6, AT_NONCE = 8, AT_PUBLIC = 40, AT_PURPOSE = 72,
+enum { AT_VERSION = 4, AT_REFUSAL = 6, AT_NONCE = HS_AT_NONCE, AT_PUBLIC = 40, AT_PURPOSE = 72,
        AT_DIALER = 76, AT_DIALLED = 80, AT_GENERATION = 84, AT_LIBRARY = 88, AT_JOB = 120,
        AT_PROOF = 224, AT_CONFIRM_PROOF = 32 };
 enum { NONCE = 32, LIBRARY = 32, JOB = 64, PROOF = 32 };
@@ -172,26 +175,34 @@ static bool is_other_version(const uint8_t *message)
     return bytes_get_u16(message + AT_VERSION) != HS_PROTOCOL;
 }
 
-/* `proved`: the peer holds the key, so what it says of its library can be shown. */
-static enum hvd_status versions_differ(const uint8_t *message, bool proved,
-                                       struct hvd_error *err)
+/* The peer holds the key, so what it says of itself counts and can be shown. */
+static enum hvd_status versions_differ(const uint8_t *message, struct hvd_error *err)
 {
-    char library[HS_VERSION_TEXT] = "unknown";
+    char library[HS_VERSION_TEXT];
     unsigned theirs = bytes_get_u16(message + AT_VERSION);
 
-    if (proved)
-        get_library(message, library);
+    get_library(message, library);
     return error_set(err, HVD_VERSION, -1,
                      "the peer speaks protocol %u (horovod %s), this process protocol %u "
                      "(horovod %s); install the same version everywhere",
                      theirs, library, HS_PROTOCOL, hvd_version());
 }
 
+/* Rule 5.  The number alone: nothing else of a stranger's bytes has a meaning. */
+static enum hvd_status version_not_proved(const uint8_t *message, struct hvd_error *err)
+{
+    return error_set(err, HVD_AUTH, -1,
+                     "the peer did not prove that it belongs to this job; it speaks "
+                     "protocol %u, this process protocol %u (horovod %s): another program, "
+                     "or another version and another key",
+                     bytes_get_u16(message + AT_VERSION), HS_PROTOCOL, hvd_version());
+}
+
 /* ---- The dialer ------------------------------------------------------------------- */
 
 static bool is_identity(const struct hs_identity *id)
 {
-    return id->purpose >= HS_RENDEZVOUS && id->purpose <= HS_AGENT &&
+    return id->purpose >= HS_RENDEZVOUS && id->purpose < HS_PURPOSE_END &&
            id->self != id->peer && memchr(id->job_id, 0, sizeof id->job_id) != NULL;
 }
 
@@ -205,7 +216,7 @@ enum hvd_status hs_dial(struct hs_dialer *d, const uint8_t key[HS_KEY],
                          "handshake: purpose %d, from rank %d to rank %d", (int)id->purpose,
                          (int)id->self, (int)id->peer);
     d->id = *id;
-    memcpy(d->key, key, HS_KEY);
+    d->key = key;
     memcpy(d->hello, "HvdH", 4);
     put_version(d->hello);
     TRY(crypto_random(d->hello + AT_NONCE, NONCE, err));
@@ -226,7 +237,9 @@ static enum hvd_status refused_for_version(struct hs_dialer *d, const uint8_t *r
     uint8_t proof[PROOF];
 
     TRY(refusal_proof(d->key, d->hello, reply, proof, err));
-    return versions_differ(reply, crypto_equal(proof, reply + AT_PROOF, PROOF), err);
+    if (!crypto_equal(proof, reply + AT_PROOF, PROOF))
+        return version_not_proved(reply, err);
+    return versions_differ(reply, err);
 }
 
 static enum hvd_status make_confirm(struct hs_dialer *d, const uint8_t *reply,
@@ -316,28 +329,26 @@ static enum hvd_status answer(struct hs_listener *l, struct hvd_error *err)
     return status;
 }
 
-static enum hvd_status refuse_version(struct hs_listener *l, bool proved,
-                                      struct hvd_error *err)
+static enum hvd_status refuse_version(struct hs_listener *l, struct hvd_error *err)
 {
     bytes_put_u16(l->reply + AT_REFUSAL, 1);
     TRY(refusal_proof(l->key, l->hello, l->reply, l->reply + AT_PROOF, err));
-    return versions_differ(l->hello, proved, err);
+    return versions_differ(l->hello, err);
 }
 
 static enum hvd_status examine(struct hs_listener *l, const struct hs_identity *expect,
                                struct hvd_error *err)
 {
     uint8_t proof[PROOF];
-    bool proved;
 
     if (!is_message(l->hello, "HvdH"))
         return error_set(err, HVD_AUTH, -1, "%s", not_proved);
     TRY(hello_proof(l->key, l->hello, proof, err));
-    proved = crypto_equal(proof, l->hello + AT_PROOF, PROOF);
+    if (!crypto_equal(proof, l->hello + AT_PROOF, PROOF))
+        return is_other_version(l->hello) ? version_not_proved(l->hello, err)
+                                          : error_set(err, HVD_AUTH, -1, "%s", not_proved);
     if (is_other_version(l->hello))
-        return refuse_version(l, proved, err);
-    if (!proved)
-        return error_set(err, HVD_AUTH, -1, "%s", not_proved);
+        return refuse_version(l, err);
     get_identity(l->hello, expect, &l->id);
     if (!is_expected(expect, &l->id, (int32_t)bytes_get_u32(l->hello + AT_DIALLED)))
         return error_set(err, HVD_AUTH, -1, "%s", not_proved);
@@ -352,12 +363,13 @@ enum hvd_status hs_accept(struct hs_listener *l, const uint8_t key[HS_KEY],
     enum hvd_status status;
 
     memset(l, 0, sizeof *l);
-    memcpy(l->key, key, HS_KEY);
+    l->key = key;
     memcpy(l->hello, hello, HS_HELLO);
     memcpy(l->reply, "HvdR", 4);
     put_version(l->reply);
     TRY(crypto_random(l->reply + AT_NONCE, NONCE, err));
     status = examine(l, expect, err);
+    l->key = NULL;
     memcpy(reply, l->reply, HS_REPLY);
     return status;
 }

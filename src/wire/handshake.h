@@ -21,18 +21,20 @@
 #define HS_HELLO 256
 #define HS_REPLY 256
 #define HS_CONFIRM 64
+#define HS_AT_NONCE 8                   /* of a HELLO: 32 random bytes */
 #define HS_PROTOCOL 1                   /* grows when a byte format changes its meaning */
 #define HS_VERSION_TEXT 33              /* text of a library version and its 0 */
 #define HS_DEADLINE_US 5000000          /* an unproved peer costs this long at most */
 #define HS_ANY_RANK (-1)                /* the rendezvous server */
 #define HS_ANY_GENERATION UINT32_MAX    /* of a listener that looks at it later itself */
 
-enum hs_purpose { HS_RENDEZVOUS = 1, HS_DATA, HS_WATCH, HS_LOCAL, HS_AGENT };
+enum hs_purpose { HS_RENDEZVOUS = 1, HS_DATA, HS_WATCH, HS_LOCAL, /* 5 was never sent */
+                  HS_ELASTIC = 6, HS_JOIN, HS_PURPOSE_END };
 
 struct hs_identity {
     enum hs_purpose purpose;
     int32_t self, peer;                 /* ranks, never equal; HS_ANY_RANK where there is
-                                         * none */
+                                         * none; of HS_ELASTIC: the worker's number */
     uint32_t generation;
     char job_id[65];
 };
@@ -43,17 +45,19 @@ struct hs_keys {                        /* of one connection, one per direction 
 
 struct hs_dialer {
     struct hs_identity id;
-    uint8_t key[HS_KEY], hello[HS_HELLO];
+    const uint8_t *key;                 /* borrowed until the proof is complete */
+    uint8_t hello[HS_HELLO];
     uint8_t secret[HS_KEY];             /* X25519 */
     char peer_version[HS_VERSION_TEXT]; /* library, after hs_dial_finish */
 };
 
-/* Fills hello; wipe with hs_dialer_release.  Errors: HVD_INVALID, HVD_SYS (no
- * random bytes). */
+/* Fills hello; wipe with hs_dialer_release.  The key is not copied, it stays where it is
+ * kept well.  Errors: HVD_INVALID, HVD_SYS (no random bytes). */
 enum hvd_status hs_dial(struct hs_dialer *d, const uint8_t key[HS_KEY],
                         const struct hs_identity *id, uint8_t hello[HS_HELLO],
                         struct hvd_error *err);
-/* Checks the reply, fills confirm and keys.  Errors: HVD_AUTH, HVD_VERSION. */
+/* Checks the reply, fills confirm and keys.  Errors: HVD_AUTH: whoever answers under this
+ * address has not proved the key, which says nothing of the peer; HVD_VERSION: proved. */
 enum hvd_status hs_dial_finish(struct hs_dialer *d, const uint8_t reply[HS_REPLY],
                                uint8_t confirm[HS_CONFIRM], struct hs_keys *keys,
                                struct hvd_error *err);
@@ -61,7 +65,8 @@ void hs_dialer_release(struct hs_dialer *d);
 
 struct hs_listener {
     struct hs_identity id;              /* after hs_accept: peer is who dialled */
-    uint8_t key[HS_KEY], hello[HS_HELLO], reply[HS_REPLY];
+    const uint8_t *key;                 /* borrowed during hs_accept */
+    uint8_t hello[HS_HELLO], reply[HS_REPLY];
     uint8_t confirm_key[HS_KEY];
     struct hs_keys keys;                /* handed out when the proof is complete */
     char peer_version[HS_VERSION_TEXT]; /* library, after hs_accept_finish */
@@ -71,8 +76,8 @@ struct hs_listener {
  * Checks hello against what `expect` says (self, generation, job id; purpose 0: any;
  * peer HS_ANY_RANK: any) and fills reply.  The dialer's rank and purpose are in l->id
  * afterwards, but proved only by hs_accept_finish.  Errors: HVD_AUTH (wrong key, job,
- * generation, rank, replay or reflection: one text for all), HVD_VERSION (reply is
- * filled: send it, then close).
+ * generation, rank, replay or reflection: send nothing), HVD_VERSION (the dialer has
+ * proved the key; reply is filled: send it, then close).
  */
 enum hvd_status hs_accept(struct hs_listener *l, const uint8_t key[HS_KEY],
                           const struct hs_identity *expect,

@@ -1,6 +1,6 @@
 /*
- * message.c: the engine's messages.  All integers little endian; every length is checked
- * against what is left before it is used.
+ * message.c: the engine's messages; the items of RESPONSES stand in response.c.  All integers
+ * little endian; every length is checked against what is left before it is used.
  *
  * head      0 u8 kind | 1 u32 set | 5 u32 epoch | 9 u32 acked | 13 u32 count
  * request   u8 op | u8 dtype | u8 reduce | u8 device | u8 ndim | i32 root
@@ -8,23 +8,15 @@
  *           | u32 revoked | u32 revoked seq | u32 revoked turn | u16 n | n bytes of name
  *           | u16 n | n bytes of problem | u32 n | n x i64 splits
  * HITS      u32 cache number | u32 seq
- * BUNDLE    u32 cache number | u32 seq | u32 member | u8 1: it is the last of its host
- * SWAP      u32 cache number | u32 seq | u32 turn | u32 n | n bytes of data
+ * RELAY     u32 cache number | u32 seq | u32 member | u8 0, or depth d: it is the last of all
+ *           below its node at depth d of the tree of hosts
+ * FORWARD   u32 member | u32 n | n bytes: a message of that member
+ * EAGER      u32 cache number | u32 seq | u32 turn | u32 n | n bytes of data
  * STALL, WHERE  u8 level | u16 n | n bytes of text
- * response  u8 kind, then
- *   EXECUTE      u8 op | u8 dtype | u8 reduce | i32 root | f64 | f64 | u32 n | n tensors
- *     tensor     u16 n | n bytes of name | u64 elements | u32 cached | u32 turn
- *                | u32 n | n x i64 sizes
- *   CACHED       u32 n | n x u32 cache numbers
- *   ERROR        u8 status | i32 rank | u16 n | name | u16 n | text | u32 n | n x u32
- *   REVOKE       u32 cache number | u32 seq | i32 promising member | u32 its last turn
- *   JOINED       u32 member | u32 n | n x (u32 turn | u32 cache number)
- *   JOIN_DONE    i32 last rank | u32 n | n x i64 counters
- *   SET_ADDED    u32 id | u32 slot | u32 epoch | u16 n | name | u32 n | n x u32 ranks
- *   SET_REMOVED  u32 id | u16 n | name
- *   TUNE         f64 cycle ms | u64 fusion bytes
  */
 #include "wire/message.h"
+
+#include "wire/lists.h"
 
 void put_message_head(struct strbuf *out, const struct message_head *head)
 {
@@ -35,10 +27,20 @@ void put_message_head(struct strbuf *out, const struct message_head *head)
     put_u32(out, head->count);
 }
 
-void patch_message_count(struct strbuf *out, size_t at, uint32_t count)
+static void patch_u32(struct strbuf *out, size_t at, uint32_t value)
 {
-    for (int i = 0; i < 4 && !out->failed; i++)
-        out->text[at + 13 + (size_t)i] = (char)(count >> (8 * i));
+    for (size_t i = 0; i < 4 && !out->failed; i++)
+        out->text[at + i] = (char)(value >> (8 * i));
+}
+
+void patch_message_count(struct strbuf *out, uint32_t count)
+{
+    patch_u32(out, 13, count);
+}
+
+void patch_message_acked(struct strbuf *out, uint32_t acked)
+{
+    patch_u32(out, 9, acked);
 }
 
 enum hvd_status get_message_head(struct wire_in *in, struct message_head *head,
@@ -56,48 +58,18 @@ enum hvd_status get_message_head(struct wire_in *in, struct message_head *head,
     return HVD_OK;
 }
 
-static void put_string(struct strbuf *out, const char *text, uint16_t n)
-{
-    put_u16(out, n);
-    strbuf_add(out, text, n);
-}
-
-static const char *get_string(struct wire_in *in, uint16_t *n_p, size_t limit)
-{
-    *n_p = get_u16(in);
-    if (*n_p > limit)
-        in->failed = true;
-    return (const char *)get_bytes(in, *n_p);
-}
-
-/* n items of `bytes` each, in place. */
-static const uint8_t *get_list(struct wire_in *in, uint32_t *n_p, size_t bytes)
-{
-    *n_p = get_u32(in);
-    if (*n_p > LIST_LIMIT)
-        in->failed = true;
-    return get_bytes(in, *n_p * bytes);
-}
-
-static void put_list(struct strbuf *out, const uint8_t *items, uint32_t n, size_t bytes)
-{
-    put_u32(out, n);
-    if (n > 0)
-        strbuf_add(out, items, n * bytes);
-}
-
 void put_request(struct strbuf *out, const struct wire_request *r)
 {
-    put_u8(out, r->op);
-    put_u8(out, r->dtype);
-    put_u8(out, r->reduce);
-    put_u8(out, r->device);
-    put_u8(out, r->ndim);
-    put_u32(out, (uint32_t)r->root);
-    for (int i = 0; i < r->ndim; i++)
-        put_u64(out, (uint64_t)r->shape[i]);
-    put_f64(out, r->prescale);
-    put_f64(out, r->postscale);
+    put_u8(out, r->form.op);
+    put_u8(out, r->form.dtype);
+    put_u8(out, r->form.reduce);
+    put_u8(out, r->form.device);
+    put_u8(out, r->form.ndim);
+    put_u32(out, (uint32_t)r->form.root);
+    for (int i = 0; i < r->form.ndim; i++)
+        put_u64(out, (uint64_t)r->form.shape[i]);
+    put_f64(out, r->form.prescale);
+    put_f64(out, r->form.postscale);
     put_u16(out, r->group_count);
     put_u32(out, r->group_key);
     put_u32(out, r->revoked);
@@ -112,9 +84,9 @@ static bool has_sane_shape(const struct wire_request *r)
 {
     uint64_t count = 1;
 
-    for (int i = 0; i < r->ndim; i++)
-        if (r->shape[i] < 0 ||
-            __builtin_mul_overflow(count, (uint64_t)r->shape[i], &count))
+    for (int i = 0; i < r->form.ndim; i++)
+        if (r->form.shape[i] < 0 ||
+            __builtin_mul_overflow(count, (uint64_t)r->form.shape[i], &count))
             return false;
     return count <= UINT64_MAX / 16;
 }
@@ -122,18 +94,18 @@ static bool has_sane_shape(const struct wire_request *r)
 enum hvd_status get_request(struct wire_in *in, struct wire_request *r,
                             struct hvd_error *err)
 {
-    r->op = get_u8(in);
-    r->dtype = get_u8(in);
-    r->reduce = get_u8(in);
-    r->device = get_u8(in);
-    r->ndim = get_u8(in);
-    r->root = (int32_t)get_u32(in);
-    if (r->ndim > HVD_DIMS_MAX)
-        return error_set(err, HVD_PROTO, -1, "request: %u dimensions", r->ndim);
-    for (int i = 0; i < r->ndim; i++)
-        r->shape[i] = (int64_t)get_u64(in);
-    r->prescale = get_f64(in);
-    r->postscale = get_f64(in);
+    r->form.op = get_u8(in);
+    r->form.dtype = get_u8(in);
+    r->form.reduce = get_u8(in);
+    r->form.device = get_u8(in);
+    r->form.ndim = get_u8(in);
+    r->form.root = (int32_t)get_u32(in);
+    if (r->form.ndim > HVD_DIMS_MAX)
+        return error_set(err, HVD_PROTO, -1, "request: %u dimensions", r->form.ndim);
+    for (int i = 0; i < r->form.ndim; i++)
+        r->form.shape[i] = (int64_t)get_u64(in);
+    r->form.prescale = get_f64(in);
+    r->form.postscale = get_f64(in);
     r->group_count = get_u16(in);
     r->group_key = get_u32(in);
     r->revoked = get_u32(in);
@@ -142,13 +114,13 @@ enum hvd_status get_request(struct wire_in *in, struct wire_request *r,
     r->name = get_string(in, &r->name_bytes, NAME_LIMIT);
     r->problem = get_string(in, &r->problem_bytes, PROBLEM_LIMIT);
     r->splits = get_list(in, &r->split_count, 8);
-    if (in->failed || r->op >= OP_KIND_COUNT || r->dtype >= HVD_DTYPE_COUNT ||
-        r->reduce > HVD_PRODUCT || r->name_bytes == 0 || !has_sane_shape(r))
+    if (in->failed || r->form.op >= OP_KIND_COUNT || r->form.dtype >= HVD_DTYPE_COUNT ||
+        r->form.reduce > HVD_PRODUCT || r->name_bytes == 0 || !has_sane_shape(r))
         return error_set(err, HVD_PROTO, -1, "request: not understood");
     return HVD_OK;
 }
 
-void put_swap(struct strbuf *out, const struct wire_swap *w)
+void put_eager(struct strbuf *out, const struct wire_eager *w)
 {
     put_u32(out, w->number);
     put_u32(out, w->seq);
@@ -156,14 +128,30 @@ void put_swap(struct strbuf *out, const struct wire_swap *w)
     put_list(out, w->data, w->bytes, 1);
 }
 
-enum hvd_status get_swap(struct wire_in *in, struct wire_swap *w, struct hvd_error *err)
+enum hvd_status get_eager(struct wire_in *in, struct wire_eager *w, struct hvd_error *err)
 {
     w->number = get_u32(in);
     w->seq = get_u32(in);
     w->turn = get_u32(in);
     w->data = get_list(in, &w->bytes, 1);
     if (in->failed)
-        return error_set(err, HVD_PROTO, -1, "swap: not understood");
+        return error_set(err, HVD_PROTO, -1, "eager: not understood");
+    return HVD_OK;
+}
+
+void put_number(struct strbuf *out, const struct wire_number *n)
+{
+    put_u32(out, n->number);
+    put_u32(out, n->seq);
+}
+
+enum hvd_status get_number(struct wire_in *in, struct wire_number *n,
+                           struct hvd_error *err)
+{
+    n->number = get_u32(in);
+    n->seq = get_u32(in);
+    if (in->failed)
+        return error_set(err, HVD_PROTO, -1, "hits: cut short");
     return HVD_OK;
 }
 
@@ -177,121 +165,27 @@ void put_hit(struct strbuf *out, const struct wire_hit *h)
 
 enum hvd_status get_hit(struct wire_in *in, struct wire_hit *h, struct hvd_error *err)
 {
-    uint8_t all;
-
     h->number = get_u32(in);
     h->seq = get_u32(in);
     h->member = (int32_t)get_u32(in);
-    all = get_u8(in);
-    h->all = all == 1;
-    if (in->failed || h->member < 0 || all > 1)
+    h->all = get_u8(in);
+    if (in->failed || h->member < 0)
         return error_set(err, HVD_PROTO, -1, "hit: not understood");
     return HVD_OK;
 }
 
-void put_revoke(struct strbuf *out, const struct wire_revoke *r)
+void put_forward(struct strbuf *out, const struct wire_forward *f)
 {
-    put_u32(out, r->number);
-    put_u32(out, r->seq);
-    put_u32(out, (uint32_t)r->promising);
-    put_u32(out, r->turn);
+    put_u32(out, (uint32_t)f->member);
+    put_list(out, f->data, f->bytes, 1);
 }
 
-enum hvd_status get_revoke(struct wire_in *in, struct wire_revoke *r,
-                           struct hvd_error *err)
+enum hvd_status get_forward(struct wire_in *in, struct wire_forward *f, struct hvd_error *err)
 {
-    r->number = get_u32(in);
-    r->seq = get_u32(in);
-    r->promising = (int32_t)get_u32(in);
-    r->turn = get_u32(in);
-    if (in->failed || r->promising < 0)
-        return error_set(err, HVD_PROTO, -1, "revocation: not understood");
-    return HVD_OK;
-}
-
-void put_joined(struct strbuf *out, const struct wire_joined *j)
-{
-    put_u32(out, (uint32_t)j->member);
-    put_list(out, j->turns, j->turn_count, 8);
-}
-
-enum hvd_status get_joined(struct wire_in *in, struct wire_joined *j,
-                           struct hvd_error *err)
-{
-    j->member = (int32_t)get_u32(in);
-    j->turns = get_list(in, &j->turn_count, 8);
-    if (in->failed || j->member < 0)
-        return error_set(err, HVD_PROTO, -1, "join: not understood");
-    return HVD_OK;
-}
-
-void put_batch(struct strbuf *out, const struct wire_batch *b)
-{
-    put_u8(out, b->op);
-    put_u8(out, b->dtype);
-    put_u8(out, b->reduce);
-    put_u32(out, (uint32_t)b->root);
-    put_f64(out, b->prescale);
-    put_f64(out, b->postscale);
-    put_u32(out, b->tensor_count);
-}
-
-enum hvd_status get_batch(struct wire_in *in, struct wire_batch *b, struct hvd_error *err)
-{
-    b->op = get_u8(in);
-    b->dtype = get_u8(in);
-    b->reduce = get_u8(in);
-    b->root = (int32_t)get_u32(in);
-    b->prescale = get_f64(in);
-    b->postscale = get_f64(in);
-    b->tensor_count = get_u32(in);
-    if (in->failed || b->op >= HVD_OP_COUNT || b->dtype >= HVD_DTYPE_COUNT ||
-        b->reduce > HVD_PRODUCT || b->tensor_count == 0 || b->tensor_count > LIST_LIMIT)
-        return error_set(err, HVD_PROTO, -1, "batch: not understood");
-    return HVD_OK;
-}
-
-void put_tensor(struct strbuf *out, const struct wire_tensor *t)
-{
-    put_string(out, t->name, t->name_bytes);
-    put_u64(out, t->count);
-    put_u32(out, t->cached);
-    put_u32(out, t->turn);
-    put_list(out, t->sizes, t->size_count, 8);
-}
-
-enum hvd_status get_tensor(struct wire_in *in, struct wire_tensor *t,
-                           struct hvd_error *err)
-{
-    t->name = get_string(in, &t->name_bytes, NAME_LIMIT);
-    t->count = get_u64(in);
-    t->cached = get_u32(in);
-    t->turn = get_u32(in);
-    t->sizes = get_list(in, &t->size_count, 8);
-    if (in->failed || t->name_bytes == 0)
-        return error_set(err, HVD_PROTO, -1, "batch: tensor not understood");
-    return HVD_OK;
-}
-
-void put_failure(struct strbuf *out, const struct wire_failure *f)
-{
-    put_u8(out, f->status);
-    put_u32(out, (uint32_t)f->rank);
-    put_string(out, f->name, f->name_bytes);
-    put_string(out, f->text, f->text_bytes);
-    put_list(out, f->targets, f->target_count, 4);
-}
-
-enum hvd_status get_failure(struct wire_in *in, struct wire_failure *f,
-                            struct hvd_error *err)
-{
-    f->status = get_u8(in);
-    f->rank = (int32_t)get_u32(in);
-    f->name = get_string(in, &f->name_bytes, NAME_LIMIT);
-    f->text = get_string(in, &f->text_bytes, HVD_ERROR_TEXT - 1);
-    f->targets = get_list(in, &f->target_count, 4);
-    if (in->failed || f->status <= HVD_AGAIN || f->status >= HVD_STATUS_COUNT)
-        return error_set(err, HVD_PROTO, -1, "failure: not understood");
+    f->member = (int32_t)get_u32(in);
+    f->data = get_list(in, &f->bytes, 1);
+    if (in->failed || f->member < 0)
+        return error_set(err, HVD_PROTO, -1, "forward: not understood");
     return HVD_OK;
 }
 

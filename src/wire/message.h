@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "wire/codec.h"
+#include "wire/form.h"
 
 #define NAME_LIMIT 4096                 /* bytes of a tensor name */
 #define PROBLEM_LIMIT 1024              /* bytes of an error text */
@@ -14,18 +15,19 @@
 #define LIST_LIMIT (1u << 20)           /* entries of any list */
 
 enum message_kind {
-    MESSAGE_REQUESTS = 1,               /* member -> coordinator: tensors, in full */
+    MESSAGE_REQUESTS = 1,               /* member -> leader or coordinator: tensors, in full */
     MESSAGE_HITS,                       /* member -> leader or coordinator: cached tensors */
     MESSAGE_RESPONSES,                  /* coordinator -> member, also through a leader; one
                                          * order for all; none in it: no more will come */
     MESSAGE_LEAVE,                      /* anybody: this rank shuts down */
-    MESSAGE_ACK,                        /* member -> coordinator: responses done so far */
-    MESSAGE_STALL,                      /* coordinator -> member: a report to print */
+    MESSAGE_STALL = 6,                  /* coordinator -> member: a report to print */
     MESSAGE_ASK,                        /* anybody: where are you? */
     MESSAGE_WHERE,                      /* the answer */
-    MESSAGE_SWAP,                       /* cached tensors with their announcement; no items:
+    MESSAGE_EAGER,                      /* cached tensors with their announcement; no items:
                                          * the last message of this kind of the sender */
-    MESSAGE_BUNDLE,                     /* leader -> coordinator: hits of its host */
+    MESSAGE_RELAY,                      /* leader -> leader above or coordinator: hits of its
+                                         * host and of those below */
+    MESSAGE_FORWARD,                    /* the same way: REQUESTS of several members */
     MESSAGE_KIND_COUNT
 };
 
@@ -40,18 +42,15 @@ struct message_head {
 };
 
 void put_message_head(struct strbuf *out, const struct message_head *head);
-/* Writes the count into a head that starts at `at`. */
-void patch_message_count(struct strbuf *out, size_t at, uint32_t count);
+/* Completes the head that `out` begins with. */
+void patch_message_count(struct strbuf *out, uint32_t count);
+void patch_message_acked(struct strbuf *out, uint32_t acked);
 enum hvd_status get_message_head(struct wire_in *in, struct message_head *head,
                                  struct hvd_error *err);
 
 /* What one member says about one tensor.  Decoded: pointers into the message. */
 struct wire_request {
-    uint8_t op, dtype, reduce, device;  /* device: 0 CPU, 1 GPU */
-    uint8_t ndim;
-    int32_t root;                       /* set rank */
-    int64_t shape[HVD_DIMS_MAX];
-    double prescale, postscale;
+    struct tensor_form form;
     uint16_t group_count;               /* 0: not in a group */
     uint32_t group_key;                 /* equal for the tensors of one group */
     uint32_t revoked;                   /* cache number + 1 this request takes back, or 0 */
@@ -67,6 +66,13 @@ struct wire_request {
 void put_request(struct strbuf *out, const struct wire_request *r);
 enum hvd_status get_request(struct wire_in *in, struct wire_request *r,
                             struct hvd_error *err);
+
+/* Lists of 64-bit numbers: splits, sizes, turns. */
+static inline void put_split(struct strbuf *out, int64_t split)
+{
+    put_u64(out, (uint64_t)split);
+}
+
 static inline int64_t get_split(const uint8_t *splits, uint32_t i)
 {
     struct wire_in in = wire_in_from(splits + 8 * (size_t)i, 8);
@@ -74,95 +80,47 @@ static inline int64_t get_split(const uint8_t *splits, uint32_t i)
     return (int64_t)get_u64(&in);
 }
 
-/* SWAP: one tensor of one turn of a cached number: what a rank brings, what a host has
+/* EAGER: one tensor of one turn of a cached number: what a rank brings, what a host has
  * summed up, or the result; which of them follows from who sends it to whom. */
-struct wire_swap {
+struct wire_eager {
     uint32_t number, seq, turn;         /* seq: of the response that gave the number */
     uint32_t bytes;
     const uint8_t *data;
 };
 
-void put_swap(struct strbuf *out, const struct wire_swap *w);
-enum hvd_status get_swap(struct wire_in *in, struct wire_swap *w, struct hvd_error *err);
+void put_eager(struct strbuf *out, const struct wire_eager *w);
+enum hvd_status get_eager(struct wire_in *in, struct wire_eager *w, struct hvd_error *err);
 
-/* BUNDLE: who has come to a cached tensor. */
+/* HITS: the sender has come to a cached tensor. */
+struct wire_number {
+    uint32_t number, seq;               /* seq: of the response that gave the number */
+};
+
+void put_number(struct strbuf *out, const struct wire_number *n);
+enum hvd_status get_number(struct wire_in *in, struct wire_number *n,
+                           struct hvd_error *err);
+
+/* RELAY: who has come to a cached tensor. */
 struct wire_hit {
     uint32_t number, seq;               /* seq: of the response that gave the number */
     int32_t member;                     /* it has come */
-    bool all;                           /* as the last one of the sender's host */
+    uint8_t all;                        /* 0: only this member; d: as the last one of all that
+                                         * are below its node at depth d (engine/tree.h) */
 };
 
 void put_hit(struct strbuf *out, const struct wire_hit *h);
 enum hvd_status get_hit(struct wire_in *in, struct wire_hit *h, struct hvd_error *err);
 
-/* REVOKE: a cache number is taken back. */
-struct wire_revoke {
-    uint32_t number, seq;               /* seq: of the response that gave it */
-    int32_t promising;                  /* the member that does not come any more */
-    uint32_t turn;                      /* the last turn it has come to */
-};
-
-void put_revoke(struct strbuf *out, const struct wire_revoke *r);
-enum hvd_status get_revoke(struct wire_in *in, struct wire_revoke *r,
-                           struct hvd_error *err);
-
-/* JOINED: takes all cache numbers back. */
-struct wire_joined {
+/* FORWARD: a message as `member` has written it. */
+struct wire_forward {
     int32_t member;
-    uint32_t turn_count;                /* the last turns the member has come to, if any */
-    const uint8_t *turns;               /* number in the high half, turn in the low one */
+    uint32_t bytes;
+    const uint8_t *data;
 };
 
-void put_joined(struct strbuf *out, const struct wire_joined *j);
-enum hvd_status get_joined(struct wire_in *in, struct wire_joined *j,
-                           struct hvd_error *err);
+void put_forward(struct strbuf *out, const struct wire_forward *f);
+enum hvd_status get_forward(struct wire_in *in, struct wire_forward *f, struct hvd_error *err);
 
-enum response_kind {
-    RESPONSE_EXECUTE = 1,               /* run these tensors as one batch */
-    RESPONSE_CACHED,                    /* run these cached tensors as one batch */
-    RESPONSE_ERROR,                     /* this tensor fails on these members */
-    RESPONSE_REVOKE,                    /* this cache number is taken back */
-    RESPONSE_JOINED,                    /* a member has joined; the cache is empty */
-    RESPONSE_JOIN_DONE,                 /* all have */
-    RESPONSE_SET_ADDED,
-    RESPONSE_SET_REMOVED,
-    RESPONSE_TUNE,
-    RESPONSE_KIND_COUNT
-};
-
-/* EXECUTE: the head of a batch; tensors follow. */
-struct wire_batch {
-    uint8_t op, dtype, reduce;
-    int32_t root;
-    double prescale, postscale;
-    uint32_t tensor_count;
-};
-
-struct wire_tensor {
-    uint16_t name_bytes;
-    const char *name;
-    uint64_t count;                     /* elements; a member that has joined needs it */
-    uint32_t cached;                    /* cache number + 1, 0: not cached */
-    uint32_t turn;                      /* last turn used on its board so far */
-    uint32_t size_count;                /* allgather: first dimension by member; alltoall:
-                                         * rows by sender and receiver */
-    const uint8_t *sizes;               /* size_count little-endian int64 */
-};
-
-struct wire_failure {
-    uint8_t status;
-    int32_t rank;
-    uint16_t name_bytes, text_bytes;
-    const char *name, *text;
-    uint32_t target_count;              /* 0: all members */
-    const uint8_t *targets;             /* set ranks, u32 */
-};
-
-void put_batch(struct strbuf *out, const struct wire_batch *b);
-enum hvd_status get_batch(struct wire_in *in, struct wire_batch *b, struct hvd_error *err);
-void put_tensor(struct strbuf *out, const struct wire_tensor *t);
-enum hvd_status get_tensor(struct wire_in *in, struct wire_tensor *t,
-                           struct hvd_error *err);
 /* STALL: what to print; WHERE: what the sender does.  Not terminated. */
 struct wire_text {
     uint8_t level;                      /* STALL: enum log_level; WHERE: 0 */
@@ -173,8 +131,4 @@ struct wire_text {
 void put_wire_text(struct strbuf *out, const struct wire_text *t);
 enum hvd_status get_wire_text(struct wire_in *in, struct wire_text *t,
                               struct hvd_error *err);
-void put_failure(struct strbuf *out, const struct wire_failure *f);
-enum hvd_status get_failure(struct wire_in *in, struct wire_failure *f,
-                            struct hvd_error *err);
-
 #endif

@@ -8,8 +8,8 @@
  *     8   n  body, encrypted                 VERDICT body
  *   8+n  16  tag over header and body          0   2  status, a number of HVD_STATUS_MAP
  *                                              2   2  0
- *   kinds: 1 ENTRY, 2 TABLE, 3 VERDICT         4   4  rank at fault, -1: none
- *                                              8      text, 0..1023 printable bytes
+ *   kinds: 1 ENTRY, 2 TABLE, 3 VERDICT;        4   4  rank at fault, -1: none
+ *   4 to 11: elastic_message.h                 8      text, 0..1023 printable bytes
  */
 #include "wire/rdv_message.h"
 
@@ -34,7 +34,7 @@ enum hvd_status get_rdv_header(const uint8_t header[RDV_HEADER], size_t limit,
     if (n > limit)
         return error_set(err, HVD_PROTO, -1, "a message of %u bytes, allowed are %zu", n,
                          limit);
-    if (header[4] < RDV_ENTRY || header[4] > RDV_VERDICT)
+    if (header[4] < RDV_ENTRY || header[4] >= RDV_KIND_END)
         return error_set(err, HVD_PROTO, -1, "a message of kind %d", header[4]);
     *kind_p = (enum rdv_kind)header[4];
     *n_p = n;

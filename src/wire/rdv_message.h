@@ -6,6 +6,7 @@
  *   ENTRY (once)        ->
  *                       <-      TABLE when all have come, or VERDICT
  *                       <-      VERDICT at any later time: the job is over
+ *   VERDICT (once)      ->      after the table: why the job has failed, when it leaves
  */
 #ifndef HVD_WIRE_RDV_MESSAGE_H
 #define HVD_WIRE_RDV_MESSAGE_H
@@ -17,7 +18,10 @@
 #define RDV_ENTRY_MAX (4 + TABLE_ENTRY_MAX)
 #define RDV_VERDICT_MAX (8 + HVD_ERROR_TEXT)
 
-enum rdv_kind { RDV_ENTRY = 1, RDV_TABLE, RDV_VERDICT };
+/* Those from RDV_READY on belong to elastic jobs: elastic_message.h. */
+enum rdv_kind { RDV_ENTRY = 1, RDV_TABLE, RDV_VERDICT, RDV_READY, RDV_ASSIGN, RDV_RETIRE,
+                RDV_PROGRESS, RDV_NOTICE, RDV_UPDATE, RDV_PING, RDV_PONG, RDV_JOIN,
+                RDV_BYTES, RDV_KIND_END };
 
 void put_rdv_header(uint8_t header[RDV_HEADER], enum rdv_kind kind, size_t n);
 /* limit: the largest body this side takes.  Errors: HVD_PROTO. */

@@ -25,7 +25,7 @@ struct table_entry {
     char host[254];                     /* HOROVOD_HOSTNAME or the machine's name */
     uint8_t machine[16];                /* equal on ranks that can share memory: hash of
                                          * boot id, namespaces and the host name */
-    char local_path[108];               /* unix socket of its host's meeting, "" if it
+    char local_path[108];               /* "@name" of its host's meeting, "" if it
                                          * offers none */
     char version[32];                   /* of the library */
     uint8_t config_hash[16];            /* of what all ranks must agree on (security

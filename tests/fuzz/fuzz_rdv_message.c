@@ -15,7 +15,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (size < RDV_HEADER || get_rdv_header(data, size - RDV_HEADER, &kind, &n, &err) !=
                                  HVD_OK)
         return 0;
-    BUG_ON(n > size - RDV_HEADER || kind < RDV_ENTRY || kind > RDV_VERDICT);
+    BUG_ON(n > size - RDV_HEADER || kind < RDV_ENTRY || kind >= RDV_KIND_END);
     if (get_rdv_verdict(&verdict, data + RDV_HEADER, n, &err) != HVD_OK)
         return 0;
     for (const char *p = verdict.text; *p != '\0'; p++)

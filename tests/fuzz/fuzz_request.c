@@ -1,6 +1,6 @@
 /*
  * fuzz_request.c: messages of three members to the coordinator of their set: heads,
- * requests, hits, also in bundles, acknowledgements.  Whatever they say, the coordinator's
+ * requests, hits, also relayed, acknowledgements.  Whatever they say, the coordinator's
  * answers can be decoded.  Input: pieces of u8 member, then a message up to what it needs.
  */
 #include "engine/negotiate.h"
@@ -50,6 +50,18 @@ static bool on_hit(struct negotiator *n, struct wire_in *in)
     BUG_ON(h.member < 0);
     if (h.member < 3)
         neg_on_hit(n, h.member, h.number, h.seq, 1000);
+    return true;
+}
+
+/* What comes up the tree in one message: messages of members, not opened here. */
+static bool on_forward(struct wire_in *in)
+{
+    struct wire_forward f;
+    struct hvd_error err;
+
+    if (get_forward(in, &f, &err) != HVD_OK)
+        return false;
+    BUG_ON(f.member < 0 || f.data + f.bytes > in->end);
     return true;
 }
 
@@ -115,13 +127,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         neg_on_ack(n, member, head.acked);
         if (head.kind == MESSAGE_REQUESTS)
             goes_on = on_requests(n, member, &in, head.count);
-        for (uint32_t i = 0; head.kind == MESSAGE_HITS && i < head.count && !in.failed; i++) {
-            uint32_t number = get_u32(&in);
+        for (uint32_t i = 0; head.kind == MESSAGE_HITS && i < head.count && goes_on; i++) {
+            struct wire_number hit;
 
-            neg_on_hit(n, member, number, get_u32(&in), 1000);
+            goes_on = get_number(&in, &hit, &err) == HVD_OK;
+            if (goes_on)
+                neg_on_hit(n, member, hit.number, hit.seq, 1000);
         }
-        for (uint32_t i = 0; head.kind == MESSAGE_BUNDLE && i < head.count && goes_on; i++)
+        for (uint32_t i = 0; head.kind == MESSAGE_RELAY && i < head.count && goes_on; i++)
             goes_on = on_hit(n, &in);
+        for (uint32_t i = 0; head.kind == MESSAGE_FORWARD && i < head.count && goes_on; i++)
+            goes_on = on_forward(&in);
         check_answers(n);
     }
     neg_free(n);

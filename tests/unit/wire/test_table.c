@@ -217,7 +217,7 @@ TEST(frame_headers_are_bounded)
     CHECK_EQ(kind, RDV_TABLE);
     CHECK_EQ(n, 77u);
     CHECK_EQ(get_rdv_header(header, 76, &kind, &n, &err), HVD_PROTO);
-    header[4] = 4;
+    header[4] = RDV_KIND_END;
     CHECK_EQ(get_rdv_header(header, 77, &kind, &n, &err), HVD_PROTO);
 }
 
