@@ -1,30 +1,27 @@
 /*
  * job_key.c: the 32-byte key of a job: made once, read once, and kept where neither a
- * core dump, nor the swap, nor a forked child finds it.
+ * core dump, nor the swap, nor a forked child finds it (base/secret.h).
  *
  * 1. A key that came through HOROVOD_KEY_FD or HOROVOD_KEY cannot be read twice; the
- *    process keeps it for later inits, in a page of its own, and wipes it at its end.
- *    Whoever has the key in hand (a Ray actor) puts it there without a variable.
+ *    process keeps it for later inits and wipes it at its end.  Whoever has the key in
+ *    hand (a Ray actor) puts it there without a variable.
  * 2. A variable that was used up is taken out of the environment.
+ * 3. Every source is read into the caller's memory, without a copy in between that would
+ *    have to be wiped; texts are wiped where they were read.
  */
-#include "base/clock.h"
 #include "base/config.h"
+#include "base/secret.h"
 #include "horovod/driver.h"
+#include "rendezvous/key_descriptor.h"
+#include "rendezvous/key_file.h"
 #include "rendezvous/rendezvous.h"
 #include "wire/crypto.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
-
-#define PAGE 4096                       /* what mmap rounds up to at least */
-#define HEX (2 * HVD_KEY_BYTES)
-#define READ_US 5000000                 /* the launcher writes the key before it forks */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static uint8_t *kept;                   /* guarded by lock; NULL: no key yet */
@@ -37,20 +34,17 @@ enum hvd_status hvd_key_generate(uint8_t key[HVD_KEY_BYTES], struct hvd_error *e
 
 /* ---- Keeping ---------------------------------------------------------------------- */
 
+static bool is_kept(void)
+{
+    return kept != NULL && kept_by == getpid();
+}
+
 static enum hvd_status keep(const uint8_t key[HVD_KEY_BYTES], struct hvd_error *err)
 {
-    if (kept == NULL) {
-        void *page = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
-                          -1, 0);
-
-        if (page == MAP_FAILED)
-            return error_sys(err, -1, "no memory for the job key");
-        /* A kernel or a limit that refuses one of these does not stop the job. */
-        (void)mlock(page, PAGE);
-        (void)madvise(page, PAGE, MADV_DONTDUMP);
-        (void)madvise(page, PAGE, MADV_WIPEONFORK);
-        kept = page;
-    }
+    if (kept == NULL)
+        kept = secret_new(HVD_KEY_BYTES);
+    if (kept == NULL)
+        return error_sys(err, -1, "no memory for the job key");
     memcpy(kept, key, HVD_KEY_BYTES);
     kept_by = getpid();
     return HVD_OK;
@@ -74,117 +68,48 @@ __attribute__((destructor)) static void wipe(void)
 
 /* ---- Reading ---------------------------------------------------------------------- */
 
-static bool wait_readable(int fd, uint64_t until_us)
+static enum hvd_status not_a_key(int fd, struct hvd_error *err)
 {
-    uint64_t now = clock_us();
-    struct pollfd p = {.fd = fd, .events = POLLIN};
+    char path[64], what[128] = "not open";
+    ssize_t n;
 
-    if (now >= until_us)
-        return false;
-    return poll(&p, 1, (int)((until_us - now) / 1000 + 1)) > 0 || errno == EINTR;
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    n = readlink(path, what, sizeof what - 1);
+    if (n > 0)
+        what[n] = '\0';
+    return error_set(err, HVD_INVALID, -1,
+                     "HOROVOD_KEY_FD=%d: that descriptor is not the job key which the "
+                     "launcher has made (it is %s); something between the launcher and "
+                     "this process has closed it, as Python's subprocess does without "
+                     "pass_fds", fd, what);
 }
 
-/* Up to n bytes; returns how many there were before the end, -1: errno. */
-static ssize_t read_all(int fd, uint8_t *bytes, size_t n)
+/* From the launcher; the socket is for those who have lost the descriptor. */
+static enum hvd_status read_handed(const struct config *conf, uint8_t key[HVD_KEY_BYTES],
+                                   bool *found_p, struct hvd_error *err)
 {
-    uint64_t until_us = clock_us() + READ_US;
-    size_t got = 0;
+    int fd = (int)conf->key_fd;
 
-    while (got < n && wait_readable(fd, until_us)) {
-        ssize_t step = read(fd, bytes + got, n - got);
-
-        if (step == 0)
-            break;
-        if (step < 0 && errno != EINTR && errno != EAGAIN)
-            return -1;
-        got += step > 0 ? (size_t)step : 0;
-    }
-    return (ssize_t)got;
-}
-
-static enum hvd_status read_fd(int fd, uint8_t key[HVD_KEY_BYTES], struct hvd_error *err)
-{
-    ssize_t got = read_all(fd, key, HVD_KEY_BYTES);
-    int code = errno;
-
-    if (!(got < 0 && code == EBADF))
-        close(fd);
-    errno = code;
-    if (got < 0)
-        return error_sys(err, -1, "HOROVOD_KEY_FD=%d: cannot read the job key", fd);
-    if (got != HVD_KEY_BYTES)
-        return error_set(err, HVD_INVALID, -1,
-                         "HOROVOD_KEY_FD=%d gave %zd bytes of a job key of %d", fd, got,
-                         HVD_KEY_BYTES);
-    return HVD_OK;
-}
-
-static int hex_digit(char c)
-{
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    c |= 0x20;
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
-static enum hvd_status parse_hex(const char *text, size_t n, const char *from,
-                                 uint8_t key[HVD_KEY_BYTES], struct hvd_error *err)
-{
-    int bad = n != HEX;
-
-    for (size_t i = 0; !bad && i < HVD_KEY_BYTES; i++) {
-        int high = hex_digit(text[2 * i]), low = hex_digit(text[2 * i + 1]);
-
-        bad = high < 0 || low < 0;
-        key[i] = (uint8_t)((unsigned)high << 4 | (unsigned)low);
-    }
-    if (bad)
-        return error_set(err, HVD_INVALID, -1,
-                         "%s: a job key is %d hexadecimal digits, nothing else", from, HEX);
-    return HVD_OK;
-}
-
-static enum hvd_status check_file(int fd, const char *path, struct hvd_error *err)
-{
-    struct stat info;
-
-    if (fstat(fd, &info) != 0)
-        return error_sys(err, -1, "HOROVOD_KEY_FILE=%s", path);
-    if (!S_ISREG(info.st_mode))
-        return error_set(err, HVD_INVALID, -1, "HOROVOD_KEY_FILE=%s is not a file", path);
-    if (info.st_uid != geteuid() && info.st_uid != 0)
-        return error_set(err, HVD_INVALID, -1,
-                         "HOROVOD_KEY_FILE=%s belongs to another user (uid %u)", path,
-                         (unsigned)info.st_uid);
-    if ((info.st_mode & 077) != 0)
-        return error_set(err, HVD_INVALID, -1,
-                         "HOROVOD_KEY_FILE=%s is open to others (mode %03o); run chmod 600 "
-                         "and take a new key if others can have read it", path,
-                         (unsigned)info.st_mode & 0777);
+    /* What this process starts is no rank of the job, and shall not become one. */
+    config_wipe_environment("HOROVOD_KEY_FD");
+    config_wipe_environment("HOROVOD_KEY_SOCKET");
+    if (fd >= 0 && key_take_descriptor(fd, key))
+        return HVD_OK;
+    if (conf->key_socket[0] != '\0' && !is_kept())
+        return key_ask_socket(conf->key_socket, key, err);
+    if (fd >= 0)
+        return not_a_key(fd, err);
+    *found_p = false;
     return HVD_OK;
 }
 
 static enum hvd_status read_file(const char *path, uint8_t key[HVD_KEY_BYTES],
                                  struct hvd_error *err)
 {
-    uint8_t text[HEX + 3];              /* a line end, and one byte to see more */
-    enum hvd_status status;
-    ssize_t n;
-    int fd = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+    char shown[4096 + 32];
 
-    if (fd < 0)
-        return error_sys(err, -1, "HOROVOD_KEY_FILE=%s%s", path,
-                         errno == ELOOP ? " is a symbolic link" : "");
-    status = check_file(fd, path, err);
-    n = status == HVD_OK ? read_all(fd, text, sizeof text) : 0;
-    close(fd);
-    if (status != HVD_OK)
-        return status;
-    while (n > 0 && (text[n - 1] == '\n' || text[n - 1] == '\r'))
-        n--;
-    status = parse_hex((char *)text, n < 0 ? 0 : (size_t)n, "HOROVOD_KEY_FILE", key, err);
-    explicit_bzero(text, sizeof text);
-    return status;
+    snprintf(shown, sizeof shown, "HOROVOD_KEY_FILE=%s", path);
+    return key_file_read(AT_FDCWD, path, shown, key, err);
 }
 
 /* From the sources the configuration names, the most private first. */
@@ -194,15 +119,17 @@ static enum hvd_status read_sources(const struct config *conf, uint8_t key[HVD_K
     enum hvd_status status;
 
     *found_p = true;
-    if (conf->key_fd >= 0) {
-        status = read_fd((int)conf->key_fd, key, err);
-        config_wipe_environment("HOROVOD_KEY_FD");
-        return status;
+    if (conf->key_fd >= 0 || conf->key_socket[0] != '\0') {
+        status = read_handed(conf, key, found_p, err);
+        if (status != HVD_OK || *found_p)
+            return status;
     }
+    *found_p = true;
     if (conf->key_file[0] != '\0')
         return read_file(conf->key_file, key, err);
     if (conf->key_hex[0] != '\0') {
-        status = parse_hex(conf->key_hex, strlen(conf->key_hex), "HOROVOD_KEY", key, err);
+        status = key_parse(conf->key_hex, strlen(conf->key_hex), "HOROVOD_KEY", key, err);
+        explicit_bzero(conf->key_hex, strlen(conf->key_hex));
         config_wipe_environment("HOROVOD_KEY");
         return status;
     }
@@ -219,7 +146,7 @@ enum hvd_status job_key_read(const struct config *conf, uint8_t key[HVD_KEY_BYTE
     status = read_sources(conf, key, found_p, err);
     if (status == HVD_OK && *found_p) {
         status = keep(key, err);
-    } else if (status == HVD_OK && kept != NULL && kept_by == getpid()) {
+    } else if (status == HVD_OK && is_kept()) {
         memcpy(key, kept, HVD_KEY_BYTES);
         *found_p = true;
     }

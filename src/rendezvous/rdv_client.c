@@ -262,6 +262,16 @@ enum hvd_status rdv_poll(struct rdv_client *client, struct hvd_error *err)
     return HVD_ABORTED;
 }
 
+void rdv_report(struct rdv_client *client, const struct hvd_error *verdict)
+{
+    uint8_t bytes[RDV_VERDICT_MAX];
+    struct hvd_error err;
+
+    if (client->channel.fd >= 0)
+        channel_send(&client->channel, RDV_VERDICT, bytes, put_rdv_verdict(verdict, bytes),
+                     &err);
+}
+
 void rdv_close(struct rdv_client *client)
 {
     if (client == NULL)

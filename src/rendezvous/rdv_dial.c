@@ -5,11 +5,13 @@
  *   PAUSING     nothing under way; tries again at until_us
  *   CONNECTING  connect() under way
  *   PROVING     HELLO sent, REPLY expected before until_us
- *   LOST        it will not get better: not our server, or another version
+ *   LOST        it will not get better: our server, in another version
  *
  * 1. A refused connection is tried again with growing pauses: the server may come later.
- * 2. A connection closed during the proof means a wrong key, or a server that is flooded
- *    by strangers and makes room; only after REFUSALS in a row it is taken as the former.
+ * 2. So is whoever does not prove the key, whatever it says or however it hangs up: it may
+ *    be another machine under this address, or somebody who sits there until our server
+ *    comes.  After REFUSALS in a row the user is told; the cause is in the message at the
+ *    deadline.
  * 3. A port nobody listens on may be given to our own end of the connection, which then
  *    meets itself; that counts as refused.
  * 4. Only the winner gets a CONFIRM, so that the server sees one worker.
@@ -40,11 +42,12 @@ struct attempt {
     int fd;                             /* -1 unless CONNECTING or PROVING */
     uint64_t until_us;
     uint64_t pause_us;                  /* the next one */
-    int refusals;                       /* proofs in a row that ended in a closed socket */
+    int refusals;                       /* connections without a proof */
     struct hs_dialer dialer;
     uint8_t reply[HS_REPLY];
     size_t got;
     struct hvd_error err;               /* why it is not connected */
+    struct hvd_error hint;              /* the last who did not prove the key; or HVD_OK */
 };
 
 struct race {
@@ -80,16 +83,13 @@ static void attempt_lose(struct attempt *a)
     a->until_us = UINT64_MAX;
 }
 
-/* Rule 2. */
+/* Rule 2; a->err says what was wrong. */
 static void attempt_refused(struct attempt *a)
 {
-    error_set(&a->err, HVD_AUTH, -1,
-              "%s ended the connection before the proof was complete: another job's "
-              "server, or the job key, job id or generation differ", a->target->text);
-    if (++a->refusals < REFUSALS)
-        attempt_pause(a);
-    else
-        attempt_lose(a);
+    a->hint = a->err;
+    if (++a->refusals == REFUSALS)
+        log_warn("%s; trying again until the time limit", a->err.text);
+    attempt_pause(a);
 }
 
 /* ---- Steps ------------------------------------------------------------------------ */
@@ -178,7 +178,10 @@ static void attempt_win(struct race *r, struct attempt *a)
     status = hs_dial_finish(&a->dialer, a->reply, confirm, &r->result->keys, &a->err);
     if (status != HVD_OK) {
         error_prefix(&a->err, "%s", a->target->text);
-        attempt_lose(a);
+        if (status == HVD_AUTH)
+            attempt_refused(a);
+        else
+            attempt_lose(a);
         return;
     }
     if (send(a->fd, confirm, HS_CONFIRM, MSG_NOSIGNAL) != HS_CONFIRM) {
@@ -197,6 +200,9 @@ static void attempt_read(struct race *r, struct attempt *a)
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return;
     if (n <= 0) {
+        error_set(&a->err, HVD_AUTH, -1,
+                  "%s ended the connection before the proof was complete: another job's "
+                  "server, or the job key, job id or generation differ", a->target->text);
         attempt_refused(a);
         return;
     }
@@ -214,7 +220,7 @@ static void attempt_due(struct race *r, struct attempt *a)
         error_set(&a->err, HVD_AUTH, -1,
                   "%s accepts connections but does not speak to us: not a rendezvous server",
                   a->target->text);
-        attempt_pause(a);
+        attempt_refused(a);
     }
 }
 
@@ -274,6 +280,16 @@ static void race_turn(struct race *r, const struct pollfd *polls)
     }
 }
 
+static void add_cause(const struct attempt *a, struct strbuf *text)
+{
+    strbuf_addf(text, "%s%s", text->length == 0 ? "" : "; ",
+                a->err.text[0] != '\0' ? a->err.text : a->target->text);
+    if (a->err.text[0] == '\0' || a->state == DIAL_CONNECTING)
+        strbuf_addf(text, ": does not answer");
+    if (a->hint.status != HVD_OK && strcmp(a->hint.text, a->err.text) != 0)
+        strbuf_addf(text, "; before that %s", a->hint.text);
+}
+
 /* The causes, one after the other.  A refused proof says more than a refused connection. */
 static enum hvd_status race_failed(const struct race *r, double waited_s,
                                    struct hvd_error *err)
@@ -285,14 +301,17 @@ static enum hvd_status race_failed(const struct race *r, double waited_s,
     for (int i = 0; i < r->count; i++) {
         const struct attempt *a = &r->attempts[i];
 
-        if (a->err.status == HVD_AUTH || a->err.status == HVD_VERSION)
-            status = a->err.status;
-        strbuf_addf(&text, "%s%s", i == 0 ? "" : "; ",
-                    a->err.text[0] != '\0' ? a->err.text : a->target->text);
-        if (a->err.text[0] == '\0' || a->state == DIAL_CONNECTING)
-            strbuf_addf(&text, ": does not answer");
+        if (a->err.status == HVD_VERSION)
+            status = HVD_VERSION;
+        else if (a->hint.status != HVD_OK && status == HVD_TIMEOUT)
+            status = HVD_AUTH;
+        add_cause(a, &text);
     }
-    if (status == HVD_TIMEOUT)
+    if (status == HVD_AUTH)
+        error_set(err, status, -1,
+                  "no connection to the rendezvous server within %.1f s: %s", waited_s,
+                  text.text);
+    else if (status == HVD_TIMEOUT)
         error_set(err, status, -1,
                   "no connection to the rendezvous server within %.1f s: %s; it must run, "
                   "and be reachable from this host (firewall, interface)", waited_s,

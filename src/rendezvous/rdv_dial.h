@@ -31,8 +31,8 @@ struct dial_result {
 };
 
 /* Connects to all targets at once, at begin_us (0: now); the first that proves the key
- * wins.  Who refuses the connection is tried again until the deadline: the server may
- * start after its workers.
+ * wins.  Who refuses the connection or does not prove the key is tried again until the
+ * deadline: the server may start after its workers, a stranger may sit in its place.
  * Errors: HVD_TIMEOUT, HVD_AUTH, HVD_VERSION, HVD_SYS; all name address and cause. */
 enum hvd_status dial_race(const struct dial_target *targets, int count,
                           const uint8_t key[HS_KEY], const struct hs_identity *id,

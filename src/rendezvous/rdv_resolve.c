@@ -7,6 +7,7 @@
  *    that is done in time is waited for: it has memory of the resolver until its end.
  */
 #include "rendezvous/rdv_dial.h"
+#include "base/thread.h"
 
 #define LOG_COMPONENT "rendezvous"
 #include "base/clock.h"
@@ -15,7 +16,6 @@
 #include <errno.h>
 #include <netdb.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -90,15 +90,11 @@ static struct lookup *lookup_new(const char *host)
 static struct lookup *lookup_start(const char *host)
 {
     struct lookup *l = lookup_new(host);
-    sigset_t all, before;
     int code;
 
     if (l == NULL)
         return NULL;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    code = pthread_create(&l->thread, NULL, lookup_run, l);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    code = thread_start(&l->thread, lookup_run, l);
     if (code == 0)
         return l;
     l->users = 1;

@@ -33,17 +33,22 @@ int rdv_fd(const struct rdv_client *client);
 /* Reads what was pushed.  HVD_AGAIN: nothing; HVD_ABORTED: the job is over, err says why;
  * HVD_PEER_LOST: the server has gone. */
 enum hvd_status rdv_poll(struct rdv_client *client, struct hvd_error *err);
+/* Tells the server why the job has failed here, so that whoever started the job can name
+ * the rank at fault.  Blocks: never; a server that has gone, or takes nothing, is not told.
+ * Not beside rdv_poll. */
+void rdv_report(struct rdv_client *client, const struct hvd_error *verdict);
 void rdv_close(struct rdv_client *client);
 
 /* ---- The job key ------------------------------------------------------------------ */
 
 /*
- * The key from HOROVOD_KEY_FD, HOROVOD_KEY_FILE or HOROVOD_KEY; if none of them is given,
- * the one an earlier call in this process has read.  A descriptor is closed and its
- * variable removed; HOROVOD_KEY is overwritten and removed at once.
- * Owns: the caller wipes key (explicit_bzero).  Blocks: 5 s at most, for the writer of the
- * pipe.  *found_p false with HVD_OK: there is no key.  Thread: any.
- * Errors: HVD_INVALID (not 64 digits, file open to others, a link), HVD_SYS.
+ * The key from HOROVOD_KEY_FD, HOROVOD_KEY_SOCKET, HOROVOD_KEY_FILE or HOROVOD_KEY; if none
+ * of them is given, the one an earlier call in this process has read.  A descriptor is
+ * closed and its variable removed; HOROVOD_KEY is overwritten and removed at once.
+ * Owns: the caller; key should be secret memory (base/secret.h).  Blocks: 5 s at most.
+ * *found_p false with HVD_OK: there is no key.  Thread: any.
+ * Errors: HVD_INVALID (not 64 digits, file open to others, a link, a descriptor that is
+ * something else), HVD_SYS, HVD_PEER_LOST (nobody answers at the socket).
  */
 enum hvd_status job_key_read(const struct config *conf, uint8_t key[32], bool *found_p,
                              struct hvd_error *err);

@@ -1,12 +1,13 @@
 /* server.c: the rendezvous server's public functions (horovod/driver.h). */
 #include "rendezvous/server_int.h"
+#include "base/thread.h"
 
 #include "base/clock.h"
+#include "base/secret.h"
 #include "base/strbuf.h"
 #include "wire/crypto.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,6 +62,9 @@ static enum hvd_status server_prepare(struct hvd_server *s,
     struct epoll_event wake = {.events = EPOLLIN, .data.ptr = NULL};
 
     crypto_algorithms();                /* not in the thread: the caller may fork */
+    s->key = secret_new(HVD_KEY_BYTES);
+    if (s->key == NULL)
+        return error_set(err, HVD_NOMEM, -1, "no memory for the job key");
     memcpy(s->key, opt->key, HVD_KEY_BYTES);
     s->identity = (struct hs_identity){HS_RENDEZVOUS, HS_ANY_RANK, HS_ANY_RANK,
                                        HS_ANY_GENERATION, ""};
@@ -80,13 +84,9 @@ static enum hvd_status server_prepare(struct hvd_server *s,
 /* No signal of the program is handled in the server's thread. */
 static enum hvd_status server_start(struct hvd_server *s, struct hvd_error *err)
 {
-    sigset_t all, before;
     int code;
 
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    code = pthread_create(&s->thread, NULL, loop_run, s);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    code = thread_start(&s->thread, loop_run, s);
     if (code != 0) {
         errno = code;
         return error_sys(err, -1, "the rendezvous server got no thread");
@@ -104,6 +104,7 @@ static void drop_all(struct hvd_server *s, struct list *peers)
 /* Everything but the thread, which does not run (any more). */
 static void server_destroy(struct hvd_server *s)
 {
+    s->hooks.left = NULL;               /* their owner is about to go, too */
     drop_all(s, &s->unproved);
     drop_all(s, &s->workers);
     peer_free_dead(s);
@@ -113,13 +114,35 @@ static void server_destroy(struct hvd_server *s)
     if (s->wake >= 0)
         close(s->wake);
     meeting_release(&s->meeting);
+    replay_release(&s->seen);
+    secret_free(s->key, HVD_KEY_BYTES);
+    secret_free(s->join_key, HVD_KEY_BYTES);
     pthread_mutex_destroy(&s->lock);
     explicit_bzero(s, sizeof *s);
     free(s);
 }
 
-enum hvd_status hvd_server_new(const struct hvd_server_options *opt,
-                               struct hvd_server **server_p, struct hvd_error *err)
+static enum hvd_status take_hooks(struct hvd_server *s, const struct guest_hooks *hooks,
+                                  struct hvd_error *err)
+{
+    s->hooks = *hooks;
+    s->identity.purpose = hooks->purpose;
+    if (hooks->join_key == NULL)
+        return HVD_OK;
+    s->join_identity = (struct hs_identity){HS_JOIN, HS_ANY_RANK, HS_ANY_RANK,
+                                            HS_ANY_GENERATION, ""};
+    snprintf(s->join_identity.job_id, sizeof s->join_identity.job_id, "%s", hooks->join_id);
+    s->join_key = secret_new(HVD_KEY_BYTES);
+    if (s->join_key == NULL)
+        return error_set(err, HVD_NOMEM, -1, "no memory for the join key");
+    memcpy(s->join_key, hooks->join_key, HVD_KEY_BYTES);
+    s->hooks.join_key = NULL;
+    return HVD_OK;
+}
+
+enum hvd_status server_new(const struct hvd_server_options *opt,
+                           const struct guest_hooks *hooks, struct hvd_server **server_p,
+                           struct hvd_error *err)
 {
     struct hvd_server *s;
     enum hvd_status status;
@@ -129,6 +152,8 @@ enum hvd_status hvd_server_new(const struct hvd_server_options *opt,
     if (s == NULL)
         return error_set(err, HVD_NOMEM, -1, "no memory for a rendezvous server");
     status = server_prepare(s, opt, err);
+    if (hooks != NULL && status == HVD_OK)
+        status = take_hooks(s, hooks, err);
     if (status == HVD_OK)
         status = server_start(s, err);
     if (status != HVD_OK) {
@@ -137,6 +162,12 @@ enum hvd_status hvd_server_new(const struct hvd_server_options *opt,
     }
     *server_p = s;
     return HVD_OK;
+}
+
+enum hvd_status hvd_server_new(const struct hvd_server_options *opt,
+                               struct hvd_server **server_p, struct hvd_error *err)
+{
+    return server_new(opt, NULL, server_p, err);
 }
 
 void hvd_server_free(struct hvd_server *server)
@@ -177,6 +208,7 @@ void hvd_server_next_generation(struct hvd_server *server, int worker_count)
         peer_tell_all(server, &err, false);
         meeting_release(&server->meeting);
         server->meeting = next;
+        server->report = server->left = (struct hvd_error){.status = HVD_OK};
     } else {
         err.status = HVD_ABORTED;
         meeting_fail(&server->meeting, &err, -1, true);
@@ -212,6 +244,18 @@ void hvd_server_abort(struct hvd_server *server, int rank, const char *why)
     peer_tell_all(server, &err, true);
     pthread_mutex_unlock(&server->lock);
     server_wake(server);
+}
+
+bool hvd_server_report(struct hvd_server *server, struct hvd_error *report)
+{
+    pthread_mutex_lock(&server->lock);
+    /* What has arrived counts, whether the thread has seen it or not. */
+    list_each_safe(node, &server->workers)
+        peer_handle(server, list_entry(node, struct peer, node), EPOLLIN);
+    *report = server->report.status != HVD_OK ? server->report : server->left;
+    pthread_mutex_unlock(&server->lock);
+    server_wake(server);
+    return report->status != HVD_OK;
 }
 
 void server_count(struct hvd_server *s, struct server_counters *counters)

@@ -108,6 +108,8 @@ static int sleep_ms(const struct hvd_server *s, uint64_t now_us)
 
     if (!s->listening && s->listen_again_us < next)
         next = s->listen_again_us;
+    if (s->hooks.came != NULL && s->hooks_due_us < next)
+        next = s->hooks_due_us;
     if (next == UINT64_MAX)
         return -1;
     ms = next > now_us ? (next - now_us + 999) / 1000 : 0;
@@ -124,6 +126,8 @@ static void turn(struct hvd_server *s, const struct epoll_event *events, int cou
     peer_expire(s, now);
     if (!s->listening && s->listen_again_us <= now)
         set_listening(s, true);
+    if (s->hooks.came != NULL)
+        guest_turn(s, now);
     peer_free_dead(s);
 }
 

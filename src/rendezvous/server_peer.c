@@ -1,10 +1,12 @@
 /*
  * server_peer.c: one connection of the rendezvous server, from a stranger to a worker.
  *
- * 1. Until the proof a peer costs this struct and two fixed-size reads, nothing else.
+ * 1. Until the proof a peer costs this struct and two fixed-size reads, nothing else, and
+ *    a key exchange once for each HELLO that was made with the key.
  * 2. A stranger is dropped with a reset: it leaves no state in the kernel either.
  * 3. Strangers are told nothing, and cost one log line a second all together.
- * 4. A worker says one thing, its entry; whatever else it says ends its connection.
+ * 4. A worker says its entry and, if the job fails after the table, the verdict it has
+ *    come to; whatever else it says ends its connection.  The first verdict stays.
  */
 #include "rendezvous/server_int.h"
 
@@ -28,10 +30,11 @@
 
 static const unsigned peer_may_enter[] = {
     [PEER_HELLO] = TO(CONFIRM) | TO(DEAD),
-    [PEER_CONFIRM] = TO(ENTRY) | TO(DEAD),
+    [PEER_CONFIRM] = TO(ENTRY) | TO(GUEST) | TO(DEAD),
     [PEER_ENTRY] = TO(WAITING) | TO(DEAD),
     [PEER_WAITING] = TO(RUNNING) | TO(DEAD),
     [PEER_RUNNING] = TO(DEAD),
+    [PEER_GUEST] = TO(DEAD),
 };
 
 static bool is_unproved(const struct peer *p)
@@ -64,8 +67,11 @@ static void peer_close(struct hvd_server *s, struct peer *p, bool reset)
 {
     const struct linger now = {.l_onoff = 1, .l_linger = 0};
 
-    if (has_seat(s, p))
+    if (has_seat(s, p)) {
+        if (p->state == PEER_RUNNING && s->left.status == HVD_OK)
+            error_set(&s->left, HVD_SHUTDOWN, p->rank, "rank %d has left the job", p->rank);
         meeting_leave(&s->meeting, p->rank, clock_us());
+    }
     epoll_ctl(s->epoll, EPOLL_CTL_DEL, p->fd, NULL);
     if (reset)
         setsockopt(p->fd, SOL_SOCKET, SO_LINGER, &now, sizeof now);
@@ -144,7 +150,7 @@ void peer_push_out_oldest(struct hvd_server *s)
 
 /* ---- Telling ---------------------------------------------------------------------- */
 
-static void watch(struct hvd_server *s, struct peer *p)
+void peer_watch(struct hvd_server *s, struct peer *p)
 {
     bool writes = p->channel.unsent_n > 0;
     struct epoll_event e = {.events = EPOLLIN | (writes ? EPOLLOUT : 0u), .data.ptr = p};
@@ -152,7 +158,11 @@ static void watch(struct hvd_server *s, struct peer *p)
     if (writes == p->wants_write)
         return;
     p->wants_write = writes;
-    if (epoll_ctl(s->epoll, EPOLL_CTL_MOD, p->fd, &e) != 0)
+    if (epoll_ctl(s->epoll, EPOLL_CTL_MOD, p->fd, &e) == 0)
+        return;
+    if (p->state == PEER_GUEST)
+        p->failed = true;
+    else
         peer_drop(s, p);
 }
 
@@ -182,12 +192,14 @@ void peer_tell_all(struct hvd_server *s, const struct hvd_error *err, bool runni
     list_each_safe(node, &s->workers) {
         struct peer *p = list_entry(node, struct peer, node);
 
+        if (p->state == PEER_GUEST)
+            continue;
         if (p->state == PEER_WAITING)
             peer_dismiss(s, p, err);
         else if (running && send_verdict(s, p, err) != HVD_OK)
             peer_drop(s, p);
         else if (running)
-            watch(s, p);
+            peer_watch(s, p);
     }
 }
 
@@ -224,6 +236,18 @@ static bool send_reply(const struct peer *p, const uint8_t reply[HS_REPLY])
     return send(p->fd, reply, HS_REPLY, MSG_NOSIGNAL) == HS_REPLY;
 }
 
+/* Which key a HELLO was made with is not written on it. */
+static enum hvd_status accept_hello(struct hvd_server *s, struct peer *p,
+                                    uint8_t reply[HS_REPLY], struct hvd_error *err)
+{
+    enum hvd_status status = hs_accept(&p->proof, s->key, &s->identity, p->buffer, reply,
+                                       err);
+
+    if (status != HVD_AUTH || s->join_key == NULL)
+        return status;
+    return hs_accept(&p->proof, s->join_key, &s->join_identity, p->buffer, reply, err);
+}
+
 static void on_hello(struct hvd_server *s, struct peer *p)
 {
     enum hvd_status status = read_exactly(p, HS_HELLO);
@@ -242,7 +266,13 @@ static void on_hello(struct hvd_server *s, struct peer *p)
         peer_refuse(s, p, "it left without proving the job key");
         return;
     }
-    status = hs_accept(&p->proof, s->key, &s->identity, p->buffer, reply, &err);
+    if (replay_has(&s->seen, p->buffer)) {
+        peer_refuse(s, p, "it repeated somebody's HELLO");
+        return;
+    }
+    status = accept_hello(s, p, reply, &err);
+    if (status == HVD_OK)
+        replay_add(&s->seen, p->buffer);
     if (status == HVD_VERSION) {
         log_refusal(s, p, err.text);
         send_reply(p, reply);
@@ -264,6 +294,12 @@ static void on_confirm(struct hvd_server *s, struct peer *p)
 
     if (status == HVD_AGAIN)
         return;
+    if (status == HVD_PEER_LOST && p->got == 0) {
+        /* Its HELLO fits: a worker that tried several of our addresses, and has taken
+         * another one. */
+        peer_drop(s, p);
+        return;
+    }
     if (status == HVD_OK)
         status = hs_accept_finish(&p->proof, p->buffer, &keys, &err);
     else
@@ -272,16 +308,23 @@ static void on_confirm(struct hvd_server *s, struct peer *p)
         peer_refuse(s, p, err.text);
         return;
     }
+    p->purpose = p->proof.id.purpose;
     p->rank = p->proof.id.peer;
     p->generation = p->proof.id.generation;
     hs_listener_release(&p->proof);
-    status = channel_init(&p->channel, p->fd, &keys, RDV_ENTRY_MAX, &err);
+    status = channel_init(&p->channel, p->fd, &keys,
+                          s->hooks.came != NULL ? s->hooks.limit : RDV_ENTRY_MAX, &err);
     explicit_bzero(&keys, sizeof keys);
-    peer_enter(s, p, PEER_ENTRY, &s->unproved);
-    if (status == HVD_OK)
-        on_entry(s, p);
+    if (s->hooks.came != NULL)
+        peer_enter(s, p, PEER_GUEST, &s->workers);
     else
+        peer_enter(s, p, PEER_ENTRY, &s->unproved);
+    if (status != HVD_OK)
         peer_drop(s, p);
+    else if (p->state == PEER_GUEST)
+        guest_came(s, p);
+    else
+        on_entry(s, p);
 }
 
 /* ---- The entry -------------------------------------------------------------------- */
@@ -328,7 +371,7 @@ static void push_tables(struct hvd_server *s)
         if (channel_send(&p->channel, RDV_TABLE, bytes, n, &err) != HVD_OK)
             peer_drop(s, p);
         else
-            watch(s, p);
+            peer_watch(s, p);
     }
     free(bytes);
 }
@@ -395,6 +438,20 @@ static void on_entry(struct hvd_server *s, struct peer *p)
 
 /* ---- Events and deadlines --------------------------------------------------------- */
 
+/* Rule 4. */
+static enum hvd_status take_report(struct hvd_server *s, const struct peer *p,
+                                   const struct channel_message *m, struct hvd_error *err)
+{
+    struct hvd_error verdict;
+
+    if (p->state != PEER_RUNNING || m->kind != RDV_VERDICT)
+        return error_set(err, HVD_PROTO, p->rank, "it sent a second message");
+    TRY(get_rdv_verdict(&verdict, m->body, m->n, err));
+    if (has_seat(s, p) && s->report.status == HVD_OK)
+        s->report = verdict;
+    return HVD_OK;
+}
+
 static void on_worker(struct hvd_server *s, struct peer *p, uint32_t events)
 {
     struct channel_message m;
@@ -406,10 +463,10 @@ static void on_worker(struct hvd_server *s, struct peer *p, uint32_t events)
     if ((events & ~(uint32_t)EPOLLOUT) != 0 && (status == HVD_OK || status == HVD_AGAIN)) {
         status = channel_receive(&p->channel, &m, &err);
         if (status == HVD_OK)
-            status = error_set(&err, HVD_PROTO, p->rank, "it sent a second message");
+            status = take_report(s, p, &m, &err);
     }
     if (status == HVD_OK || status == HVD_AGAIN) {
-        watch(s, p);
+        peer_watch(s, p);
         return;
     }
     if (status != HVD_PEER_LOST || p->state == PEER_WAITING)
@@ -432,6 +489,9 @@ void peer_handle(struct hvd_server *s, struct peer *p, uint32_t events)
     case PEER_WAITING:
     case PEER_RUNNING:
         on_worker(s, p, events);
+        break;
+    case PEER_GUEST:
+        guest_handle(s, p, events);
         break;
     case PEER_DEAD:                     /* closed earlier in the same turn */
         break;

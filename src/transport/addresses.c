@@ -6,9 +6,9 @@
  *    not see it yet), without those loopback.  Interfaces asked for by name: as asked.
  * 2. A link-local address is offered without its scope, which means nothing on another
  *    machine: whoever dials tries it on each of its own interfaces.
- * 3. Two ranks are on one machine when the kernel (boot id), the process, user and time
- *    namespaces and a host name given by the launcher are the same: then memory,
- *    descriptors, pids and clocks mean the same to both.
+ * 3. Two ranks are on one machine when the kernel (boot id), the process, user, time and
+ *    network namespaces and a host name given by the launcher are the same: then memory,
+ *    descriptors, pids, clocks and abstract socket names mean the same to both.
  */
 #include "transport_int.h"
 
@@ -219,6 +219,7 @@ void machine_identify(const struct config *conf, uint8_t machine[16], char host[
     add_link(&id, "/proc/self/ns/pid");
     add_link(&id, "/proc/self/ns/user");
     add_link(&id, "/proc/self/ns/time");
+    add_link(&id, "/proc/self/ns/net");
     strbuf_addf(&id, "%s", conf->hostname);
     put_codes(machine + 8, &id);
     strbuf_release(&id);

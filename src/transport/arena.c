@@ -11,6 +11,7 @@
  * 3. Pages are taken (posix_fallocate) before memory is handed out, so that touching it
  *    cannot fail.  Blocks that were given back keep their pages, up to KEEP_BYTES in all:
  *    fresh pages cost more than clearing old ones.  The rest goes back to the system.
+ *    Results and staging are written over as a whole, and take old pages as they are.
  * 4. All bookkeeping is private memory: peers can write into the arena.
  * 5. A forked child sees the memory but neither takes nor gives any.
  */
@@ -92,6 +93,8 @@ static bool map_all(size_t bytes)
                   arena.fd, 0);
     if (at == MAP_FAILED)
         return false;
+    /* A core dump would hold all of it, used or not: half of the machine's memory. */
+    madvise(at, bytes, MADV_DONTDUMP);
     arena.map = map_private(bytes / BLOCK * sizeof *arena.map);
     arena.cuts = map_private(bytes / BLOCK * sizeof *arena.cuts);
     if (arena.map == NULL || arena.cuts == NULL) {
@@ -201,7 +204,7 @@ static int take_pages(uint32_t at, uint32_t run)
     return code;
 }
 
-/* Rule 3: old pages are cleared, missing ones taken. */
+/* Rule 3: the first `bytes` are cleared where their pages are old, missing pages are taken. */
 static bool prepare(uint32_t at, uint32_t run, size_t bytes)
 {
     char *base = atomic_load(&arena.base);
@@ -275,7 +278,7 @@ static struct cut *cut_new(int class)
     return c;
 }
 
-static void *take_piece(size_t bytes)
+static void *take_piece(size_t bytes, bool clear)
 {
     int class = class_of(bytes);
     uint32_t piece = SMALLEST << class, pieces = BLOCK / piece, i = 0;
@@ -292,7 +295,8 @@ static void *take_piece(size_t bytes)
     if (++c->used == pieces)
         list_remove(&c->node);
     at = atomic_load(&arena.base) + (size_t)c->block * BLOCK + (size_t)i * piece;
-    memset(at, 0, bytes);
+    if (clear)
+        memset(at, 0, bytes);
     return at;
 }
 
@@ -335,7 +339,7 @@ void *arena_base(size_t *bytes_p)
     return atomic_load(&arena.base);
 }
 
-static void *take(size_t bytes)
+static void *take(size_t bytes, bool clear)
 {
     size_t run = (bytes + BLOCK - 1) / BLOCK;
     uint32_t at;
@@ -344,21 +348,31 @@ static void *take(size_t bytes)
     if (!is_ours() || bytes > arena.bytes)
         return NULL;
     if (bytes <= BLOCK / 2)
-        return take_piece(bytes > 0 ? bytes : 1);
-    at = take_run((uint32_t)run, bytes, BLOCK_HEAD);
+        return take_piece(bytes > 0 ? bytes : 1, clear);
+    at = take_run((uint32_t)run, clear ? bytes : 0, BLOCK_HEAD);
     return at == UINT32_MAX ? NULL : atomic_load(&arena.base) + (size_t)at * BLOCK;
 }
 
-void *arena_alloc(size_t bytes)
+static void *alloc(size_t bytes, bool clear)
 {
     void *p;
 
     if (atomic_load(&arena.base) != NULL && !is_ours())
         return NULL;                    /* rule 5; the lock may be held by nobody */
     pthread_mutex_lock(&arena.lock);
-    p = take(bytes);
+    p = take(bytes, clear);
     pthread_mutex_unlock(&arena.lock);
     return p;
+}
+
+void *arena_alloc(size_t bytes)
+{
+    return alloc(bytes, true);
+}
+
+void *arena_alloc_dirty(size_t bytes)
+{
+    return alloc(bytes, false);
 }
 
 bool arena_owns(const void *p)

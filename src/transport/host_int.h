@@ -33,7 +33,7 @@ struct region {
 /* Where the parts of a host region of `local_size` ranks lie.  Known to all members, so
  * nothing of it is read from shared memory. */
 struct region_layout {
-    size_t ring_bytes, rings, board, board_bytes, bytes;
+    size_t left, ring_bytes, rings, board, board_bytes, bytes;
 };
 
 /* What this process knows of its host. */
@@ -41,6 +41,8 @@ struct host {
     struct region *region;              /* NULL: no memory is shared */
     struct region_layout layout;
     int fd;
+    int alarm;                          /* eventfd of all of them: readable from the first
+                                         * verdict on; -1: none */
     int count, self;                    /* local ranks, and which we are */
     int *doorbells;                     /* eventfd by local rank, our own included */
     char **arenas;                      /* by local rank: their memory, mapped here; ours
@@ -51,7 +53,13 @@ struct host {
     bool can_cma;
 };
 
-void region_layout(struct region_layout *out, int local_size, size_t board_bytes);
+void region_layout(struct region_layout *out, int local_size, int size,
+                   size_t board_bytes);
+/* Words of a map with a bit for each rank. */
+static inline size_t left_words(int size)
+{
+    return ((size_t)size + 63) / 64;
+}
 enum hvd_status region_create(const struct region_layout *layout, int *fd_p,
                               struct hvd_error *err);
 enum hvd_status region_map(struct host *h, int fd, struct hvd_error *err);
@@ -66,7 +74,7 @@ char *host_ring(const struct host *h, int from, int to);
 
 /* shm_meet.c */
 struct mesh_listener;
-enum hvd_status meet(struct mesh *m, struct mesh_listener *listener,
+enum hvd_status shm_meet(struct mesh *m, struct mesh_listener *listener,
                      const struct table *table, struct hvd_error *err);
 
 /* arena.c */

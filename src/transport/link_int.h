@@ -84,6 +84,8 @@ struct link {
     enum link_level level;
     struct seal seal_out, seal_in;
     uint8_t *record_out, *record_in;    /* LINK_ENCRYPT: one record each */
+    bool pending;                       /* there is no connection yet; nothing moves */
+    bool wanted;                        /* ... and it has been asked for */
     bool closed;                        /* nothing moves any more */
     bool leaving;                       /* we send GOODBYE after what is queued */
     bool queued;                        /* in mesh.outgoing */
@@ -126,7 +128,7 @@ extern const struct link_ops ring_ops;
 size_t ring_bytes_for(int local_size);          /* of one ring, with its indices */
 enum hvd_status ring_open(struct link *l, struct hvd_error *err);
 /* tcp_conn.c */
-extern const struct link_ops tcp_ops;
+extern const struct link_ops pending_ops;
 enum hvd_status tcp_open(struct link *l, int fd, struct hvd_error *err);
 int tcp_fd(const struct link *l);
 

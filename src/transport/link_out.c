@@ -198,7 +198,7 @@ int link_send(struct link *l)
     bool failed = false, any = true;
     int finished = 0;
 
-    while (!l->closed && moved < ROUND_BYTES) {
+    while (!l->closed && !l->pending && moved < ROUND_BYTES) {
         if (!l->out.active)
             failed = begin(l, &any, &err) != HVD_OK;
         if (failed || !any || !write_frame(l, &moved, &failed, &err))

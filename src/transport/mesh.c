@@ -5,6 +5,8 @@
  *    stays on its link, and the link on `outgoing`, for mesh_progress.
  * 2. A verdict reaches transfers only through mesh_progress (and those handed in later
  *    at once), so that a status changes under the owner's hands only.
+ * 3. A link by TCP has no connection until something is sent, or the peer has dialled.  What
+ *    is handed in before waits on the link.  Who only receives waits for the sender to dial.
  */
 #define LOG_COMPONENT "transport"
 #include "transport_int.h"
@@ -36,6 +38,21 @@ static enum hvd_status refuse(struct mesh *m, struct hvd_error *err)
     return verdict->status;
 }
 
+/* Rule 3. */
+static void want(struct link *l)
+{
+    if (!l->pending || l->wanted)
+        return;
+    l->wanted = true;
+    watch_need(l->mesh, l->peer);
+}
+
+void mesh_warm(struct mesh *m, int peer)
+{
+    if (peer != m->topology.rank && !m->links[peer].closed)
+        want(&m->links[peer]);
+}
+
 enum hvd_status mesh_post(struct mesh *m, int peer, const void *bytes, size_t n,
                           struct hvd_error *err)
 {
@@ -56,6 +73,7 @@ enum hvd_status mesh_post(struct mesh *m, int peer, const void *bytes, size_t n,
     list_append(&l->messages, &msg->node);
     if (l->ops == NULL)
         return HVD_OK;
+    want(l);
     link_enqueue(l);
     link_send(l);
     return HVD_OK;
@@ -88,6 +106,7 @@ void mesh_send(struct mesh *m, int peer, uint64_t tag, const void *data, size_t 
         self_send(l, x);
     } else {
         list_append(&l->sends, &x->node);
+        want(l);
         link_enqueue(l);
         link_send(l);
     }
@@ -136,17 +155,142 @@ static int finish_departures(struct mesh *m)
 {
     int count = 0;
 
-    atomic_store(&m->going, false);
     for (int i = 0; i < m->topology.size; i++) {
         struct link *l = &m->links[i];
 
         if (!atomic_load(&l->going) || atomic_load(&l->left))
             continue;
-        if (l->closed || (l->ops->can_move != NULL && !l->ops->can_move(l, false))) {
+        if (l->closed || l->pending || (l->ops->can_move != NULL && !l->ops->can_move(l, false))) {
             link_peer_left(l);
             count++;
         }
     }
+    return count;
+}
+
+/* ---- New connections ------------------------------------------------------------- */
+
+struct arrival {
+    struct list node;
+    int peer;
+    struct proved p;
+};
+
+void mesh_take_data(struct mesh *m, int peer, struct proved *p)
+{
+    struct arrival *a = malloc(sizeof *a);
+    struct hvd_error why;
+
+    if (a == NULL) {
+        fork_close(p->fd);
+        error_set(&why, HVD_NOMEM, -1, "no memory for a connection");
+        mesh_fail(m, &why);
+        return;
+    }
+    a->peer = peer;
+    a->p = *p;
+    pthread_mutex_lock(&m->lock);
+    list_append(&m->arrivals, &a->node);
+    pthread_mutex_unlock(&m->lock);
+    atomic_store(&m->stirred, true);
+    mesh_kick(m);
+}
+
+static enum link_level level_of(const struct config *conf)
+{
+    return strcmp(conf->security, "encrypt") == 0 ? LINK_ENCRYPT : LINK_AUTH;
+}
+
+static void open_link(struct link *l, struct proved *p)
+{
+    struct mesh *m = l->mesh;
+    struct hvd_error err;
+    enum hvd_status status;
+
+    if (l->closed) {
+        fork_close(p->fd);
+        return;
+    }
+    status = link_seal(l, level_of(m->conf), &p->keys, &err);
+    if (status == HVD_OK)
+        status = tcp_open(l, p->fd, &err);
+    else
+        fork_close(p->fd);
+    l->pending = false;
+    if (status != HVD_OK)
+        mesh_fail(m, &err);
+    else if (link_has_output(l))
+        link_send(l);
+}
+
+int mesh_take_arrivals(struct mesh *m)
+{
+    struct list *node;
+    int count = 0;
+
+    do {
+        pthread_mutex_lock(&m->lock);
+        node = list_pop(&m->arrivals);
+        pthread_mutex_unlock(&m->lock);
+        if (node != NULL) {
+            struct arrival *a = list_entry(node, struct arrival, node);
+
+            open_link(&m->links[a->peer], &a->p);
+            explicit_bzero(a, sizeof *a);
+            free(a);
+            count++;
+        }
+    } while (node != NULL);
+    return count;
+}
+
+/* ---- News ------------------------------------------------------------------------ */
+
+enum hvd_status mesh_spread(struct mesh *m, const void *bytes, size_t n,
+                            struct hvd_error *err)
+{
+    TRY(refuse(m, err));
+    BUG_ON(n > MESH_NEWS_MAX);
+    for (int i = 0; i < m->ring_count; i++)
+        if (!atomic_load(&m->rings[i]->left))
+            TRY(mesh_post(m, m->rings[i]->peer, bytes, n, err));
+    return watch_spread(m, bytes, n, err);
+}
+
+void mesh_take_news(struct mesh *m, int peer, const void *bytes, size_t n)
+{
+    struct news *news = malloc(sizeof *news + n);
+
+    if (news == NULL)
+        return;                         /* others say it, too */
+    news->peer = peer;
+    news->bytes = n;
+    memcpy(news->data, bytes, n);
+    pthread_mutex_lock(&m->lock);
+    list_append(&m->news, &news->node);
+    pthread_mutex_unlock(&m->lock);
+    atomic_store(&m->stirred, true);
+    mesh_kick(m);
+}
+
+int mesh_deliver_news(struct mesh *m)
+{
+    struct list *node;
+    int count = 0;
+
+    do {
+        pthread_mutex_lock(&m->lock);
+        node = list_pop(&m->news);
+        pthread_mutex_unlock(&m->lock);
+        if (node != NULL) {
+            struct news *news = list_entry(node, struct news, node);
+
+            if (m->on_message != NULL)
+                m->on_message(m->on_message_context, news->peer, news->data, news->bytes);
+            free(news);
+            count++;
+        }
+    } while (node != NULL);
     return count;
 }
 
@@ -177,8 +321,10 @@ int mesh_progress(struct mesh *m)
         count += wait_poll_sockets(m);
     if (!list_is_empty(&m->outgoing))
         count += send_all(m);
-    if (atomic_load_explicit(&m->going, memory_order_relaxed))
-        count += finish_departures(m);
+    if (atomic_load_explicit(&m->stirred, memory_order_relaxed)) {
+        atomic_store(&m->stirred, false);
+        count += mesh_take_arrivals(m) + mesh_deliver_news(m) + finish_departures(m);
+    }
     return count;
 }
 
@@ -196,7 +342,7 @@ bool mesh_has_left(const struct mesh *m, int peer)
 
 bool mesh_has_sockets(const struct mesh *m)
 {
-    return m->socket_count > 0;
+    return m->far_count > 0;
 }
 
 /* CPUs that the ranks of this host have together: each may be bound to one of its own. */

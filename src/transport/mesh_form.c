@@ -1,10 +1,13 @@
 /*
  * mesh_form.c: from a table to a mesh, and back to nothing.
  *
- * 1. First the ranks of a host meet (shm_meet.c), then connections are made to everybody
- *    else (tcp_form.c), then links are opened on what was found, then the watch starts.
- * 2. The listeners are closed in any case when forming ends.
+ * 1. First the ranks of a host meet (shm_meet.c), then watch connections are made (door.c),
+ *    then the watch starts.  Data connections follow when they are used (mesh.c, rule 3).
+ * 2. The listeners are closed when forming fails, when all ranks share memory, or with the
+ *    mesh.
  * 3. Closing with a goodbye first sends what is queued, for FLUSH_US at most.
+ * 4. The soft limit of descriptors is raised to what all connections could need; a hard limit
+ *    below what forming and watching need is an error, before anything waits.
  */
 #define LOG_COMPONENT "transport"
 #include "transport_int.h"
@@ -12,9 +15,13 @@
 #include "base/clock.h"
 #include "base/log.h"
 
+#include <errno.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 
 #define FLUSH_US 1000000
+#define FIXED_FDS 10                    /* epolls, eventfds, region, alarm, arena, agent */
+#define SPARE_FDS 64                    /* handshakes, and what the user opens */
 
 enum hvd_status mesh_new(const struct mesh_options *opt, const struct table *table,
                          int rank, struct mesh **mesh_p, struct hvd_error *err)
@@ -31,12 +38,14 @@ enum hvd_status mesh_new(const struct mesh_options *opt, const struct table *tab
     m->generation = opt->generation;
     m->deadline_us = opt->deadline_us;
     m->board_bytes = opt->board_bytes;
-    if (opt->key != NULL)
-        memcpy(m->key, opt->key, HS_KEY);
+    m->key = opt->key;
     if (opt->job_id != NULL)
         strncpy(m->job_id, opt->job_id, sizeof m->job_id - 1);
-    m->host.fd = m->doorbell = m->epoll_sockets = m->epoll_sleep = -1;
+    m->host.fd = m->host.alarm = m->doorbell = m->epoll_sockets = m->epoll_sleep = -1;
     list_init(&m->outgoing);
+    list_init(&m->arrivals);
+    list_init(&m->news);
+    pthread_mutex_init(&m->lock, NULL);
     verdict_init(&m->verdict);
     TRY(topology_build(&m->topology, table, rank, err));
     m->links = calloc(n, sizeof *m->links);
@@ -44,11 +53,13 @@ enum hvd_status mesh_new(const struct mesh_options *opt, const struct table *tab
     m->sockets = calloc(n, sizeof(struct link *));
     m->watch_connections = calloc(n, sizeof *m->watch_connections);
     m->alone = aligned_alloc(LINE, sizeof *m->alone);
+    m->alone_left = calloc(left_words(table->count), sizeof *m->alone_left);
     if (m->links == NULL || m->rings == NULL || m->sockets == NULL ||
-        m->watch_connections == NULL || m->alone == NULL)
+        m->watch_connections == NULL || m->alone == NULL || m->alone_left == NULL)
         return error_set(err, HVD_NOMEM, -1, "no memory for the mesh");
     memset(m->alone, 0, sizeof *m->alone);
     m->control = m->alone;
+    m->left = m->alone_left;
     for (int i = 0; i < table->count; i++) {
         link_init(&m->links[i], m, i);
         m->watch_connections[i].fd = -1;
@@ -56,12 +67,16 @@ enum hvd_status mesh_new(const struct mesh_options *opt, const struct table *tab
     return wait_init(m, err);
 }
 
-void mesh_free(struct mesh *m)
+static void mesh_free(struct mesh *m)
 {
     if (m->gone != NULL)
         m->gone(m, m->tell_context);
+    door_free(m->door);
     for (int i = 0; i < m->topology.size && m->links != NULL; i++)
         link_release(&m->links[i]);
+    mesh_take_arrivals(m);              /* the links are closed: nothing is opened */
+    m->on_message = NULL;
+    mesh_deliver_news(m);
     for (int i = 0; i < m->topology.size && m->watch_connections != NULL; i++)
         if (m->watch_connections[i].fd >= 0)
             fork_close(m->watch_connections[i].fd);
@@ -74,65 +89,55 @@ void mesh_free(struct mesh *m)
     free(m->sockets);
     free(m->watch_connections);
     free(m->alone);
+    free(m->alone_left);
+    pthread_mutex_destroy(&m->lock);
     explicit_bzero(m, sizeof *m);
     free(m);
 }
 
-static enum link_level level_of(const struct config *conf)
-{
-    return strcmp(conf->security, "encrypt") == 0 ? LINK_ENCRYPT : LINK_AUTH;
-}
-
-static bool is_near(const struct mesh *m, int peer)
+bool mesh_is_near(const struct mesh *m, int peer)
 {
     return m->host.region != NULL &&
            m->topology.host_of[peer] == m->topology.host_of[m->topology.rank];
 }
 
-static enum hvd_status connect_far(struct mesh *m, struct mesh_listener *listener,
-                                   const struct table *table, struct proved *data,
-                                   bool *want, struct hvd_error *err)
+/* Those of other hosts as the overlay says; where no memory is shared, all of this host. */
+bool mesh_watches(const struct mesh *m, const bool *gone, bool *out)
 {
-    struct tcp_pairs pairs = {want, data, m->watch_connections};
-    enum hvd_status status;
+    const struct mesh_topology *t = &m->topology;
 
-    for (int i = 0; i < table->count; i++)
-        want[i] = i != m->topology.rank && !is_near(m, i);
-    status = tcp_form(m, listener, table, &pairs, err);
-    for (int i = 0; i < table->count && status == HVD_OK; i++) {
-        if (!want[i])
-            continue;
-        status = link_seal(&m->links[i], level_of(m->conf), &data[i].keys, err);
-        if (status == HVD_OK) {
-            int fd = data[i].fd;
-
-            data[i].fd = -1;
-            status = tcp_open(&m->links[i], fd, err);
-        }
-    }
-    return status;
+    for (int i = 0; i < t->local_size && m->host.region == NULL; i++)
+        out[t->local_ranks[i]] = t->local_ranks[i] != t->rank &&
+                                 (gone == NULL || !gone[t->local_ranks[i]]);
+    return overlay_neighbours(t, gone, out);
 }
 
-static enum hvd_status connect_all(struct mesh *m, struct mesh_listener *listener,
+/* *listener_p is NULL when it has been taken over. */
+static enum hvd_status connect_far(struct mesh *m, struct mesh_listener **listener_p,
                                    const struct table *table, struct hvd_error *err)
 {
-    size_t n = (size_t)table->count;
-    struct proved *data = calloc(n, sizeof *data);
-    bool *want = calloc(n, sizeof *want);
+    bool *want = calloc((size_t)table->count, sizeof *want);
     enum hvd_status status;
 
-    for (size_t i = 0; i < n && data != NULL; i++)
-        data[i].fd = -1;
-    if (data == NULL || want == NULL)
-        status = error_set(err, HVD_NOMEM, -1, "no memory to connect");
-    else
-        status = connect_far(m, listener, table, data, want, err);
-    for (size_t i = 0; i < n && data != NULL; i++)
-        if (data[i].fd >= 0)
-            fork_close(data[i].fd);
-    if (data != NULL)
-        explicit_bzero(data, n * sizeof *data);
-    free(data);
+    if (want == NULL || !mesh_watches(m, NULL, want)) {
+        free(want);
+        return error_set(err, HVD_NOMEM, -1, "no memory to connect");
+    }
+    for (int i = 0; i < table->count; i++) {
+        bool far = i != m->topology.rank && !mesh_is_near(m, i);
+
+        m->links[i].pending = far;
+        m->links[i].ops = far ? &pending_ops : m->links[i].ops;
+        m->far_count += far;
+    }
+    if (m->far_count == 0) {
+        free(want);
+        return HVD_OK;
+    }
+    status = door_new(m, *listener_p, table, err);
+    *listener_p = m->door != NULL ? NULL : *listener_p;
+    if (status == HVD_OK)
+        status = door_form(m->door, want, err);
     free(want);
     return status;
 }
@@ -142,34 +147,72 @@ static enum hvd_status connect_near(struct mesh *m, struct hvd_error *err)
     if (m->host.region == NULL)
         return HVD_OK;
     m->control = &m->host.region->control[m->host.self];
+    m->left = (_Atomic uint64_t *)((char *)m->host.region + m->host.layout.left);
     for (int i = 0; i < m->host.count; i++)
         if (i != m->host.self)
             TRY(ring_open(&m->links[m->topology.local_ranks[i]], err));
     return HVD_OK;
 }
 
-static enum hvd_status form(struct mesh *m, struct mesh_listener *listener,
+/* Rule 4.  The doorbell was opened last, so about as many are in use as its number says. */
+static enum hvd_status check_descriptors(const struct mesh *m, struct hvd_error *err)
+{
+    const struct mesh_topology *t = &m->topology;
+    rlim_t used = (rlim_t)m->doorbell + 1, need = used + FIXED_FDS, want;
+    struct rlimit limit;
+
+    for (int n = 1; n < t->host_count; n *= 2)
+        need += 2;
+    need += t->local_size > 1 ? 3 * (rlim_t)t->local_size : 0;
+    want = need + (rlim_t)(t->size - t->local_size) + SPARE_FDS;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= want)
+        return HVD_OK;
+    limit.rlim_cur = limit.rlim_max < want ? limit.rlim_max : want;
+    if (setrlimit(RLIMIT_NOFILE, &limit) != 0)
+        log_debug("limit of descriptors: %s", strerror(errno));
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= need)
+        return HVD_OK;
+    return error_set(err, HVD_SYS, t->rank,
+                     "rank %d on %s may open %llu descriptors, and a job of %d ranks on %d hosts "
+                     "needs at least %llu here; raise the limit (ulimit -n)", t->rank,
+                     t->hosts[t->rank], (unsigned long long)limit.rlim_cur, t->size,
+                     t->host_count, (unsigned long long)need);
+}
+
+static enum hvd_status form(struct mesh *m, struct mesh_listener **listener_p,
                             const struct table *table, struct hvd_error *err)
 {
-    TRY(meet(m, listener, table, err));
+    TRY(check_descriptors(m, err));
+    TRY(shm_meet(m, *listener_p, table, err));
     TRY(connect_near(m, err));
-    TRY(connect_all(m, listener, table, err));
+    TRY(connect_far(m, listener_p, table, err));
     return watch_start(m, err);
 }
 
 /* The others learn that we end, also those who share our memory and would see no end of
  * a connection. */
-static void abandon(struct mesh *m, const char *what)
+static void abandon(struct mesh *m, int rank, const char *what)
 {
     struct hvd_error why;
     int us = m->topology.rank;
 
     if (m->topology.hosts != NULL && mesh_verdict(m) == NULL) {
-        error_set(&why, HVD_PEER_LOST, us, "rank %d on %s: %s", us, m->topology.hosts[us],
+        error_set(&why, HVD_PEER_LOST, rank, "rank %d on %s: %s", us, m->topology.hosts[us],
                   what);
         mesh_fail(m, &why);
     }
     watch_stop(m, false);
+}
+
+/* Those who are connected learn why it was in vain: they may have formed already. */
+static void give_up(struct mesh *m, const struct hvd_error *why)
+{
+    struct hvd_error ignored, cause = *why;
+
+    if (m->door != NULL && m->watch == NULL)
+        watch_start(m, &ignored);
+    error_prefix(&cause, "could not form the mesh");
+    abandon(m, why->rank >= 0 ? why->rank : m->topology.rank, cause.text);
 }
 
 enum hvd_status mesh_open(const struct mesh_options *opt, struct mesh_listener *listener,
@@ -180,10 +223,10 @@ enum hvd_status mesh_open(const struct mesh_options *opt, struct mesh_listener *
     enum hvd_status status = mesh_new(opt, table, (int)opt->conf->rank, &m, err);
 
     if (status == HVD_OK)
-        status = form(m, listener, table, err);
+        status = form(m, &listener, table, err);
     mesh_listener_free(listener);
     if (status != HVD_OK && m != NULL) {
-        abandon(m, "could not form the mesh");
+        give_up(m, err);
         mesh_free(m);
         return status;
     }
@@ -200,7 +243,7 @@ static void flush(struct mesh *m)
     for (int i = 0; i < m->topology.size; i++) {
         struct link *l = &m->links[i];
 
-        if (l->ops == NULL || l->closed)
+        if (l->ops == NULL || l->closed || (l->pending && !link_has_output(l)))
             continue;
         l->leaving = true;
         link_enqueue(l);
@@ -216,6 +259,14 @@ static void flush(struct mesh *m)
     }
 }
 
+/* Of those who have connected while we left: they are told that it was in order. */
+static void take_leave(struct mesh *m)
+{
+    for (int i = 0; i < m->topology.size; i++)
+        m->links[i].leaving = m->links[i].pending && !m->links[i].closed;
+    mesh_take_arrivals(m);
+}
+
 void mesh_close(struct mesh *m, bool goodbye)
 {
     if (m == NULL || mesh_is_forked(m))
@@ -223,8 +274,9 @@ void mesh_close(struct mesh *m, bool goodbye)
     if (goodbye) {
         flush(m);
         watch_stop(m, true);
+        take_leave(m);
     } else {
-        abandon(m, "left without a goodbye");
+        abandon(m, m->topology.rank, "left without a goodbye");
     }
     mesh_free(m);
 }

@@ -4,12 +4,12 @@
  *   member                                    leader
  *   HS_LOCAL handshake
  *   card + doorbell, arena       ->           (from all members)
- *                                <-           plan + region; card + descriptors of each
+ *                                <-           plan + region, alarm; card + descriptors of each
  *   answer                       ->           (from all members)
  *                                <-           result
  *
- * 1. The socket lies in a directory that only this user can enter, the kernel tells whose
- *    the other side is, and the handshake proves the job key.
+ * 1. The socket has an abstract, random name.  The kernel tells whose process the other
+ *    side is: another user's is dropped unread.  Then the handshake proves the job key.
  *    The leader sees by pidfd when a member ends before it has come.
  * 2. Whether memory is shared is one decision for the host: if one member does not want it
  *    or cannot (no memory, no mapping), all talk by TCP, and the leader warns once.
@@ -28,6 +28,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <stdlib.h>
+#include <sys/eventfd.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -41,7 +42,7 @@ struct card {                           /* what a rank shows of itself */
     uint64_t probe;                     /* address of `probe` */
 };
 
-struct plan {
+struct area_plan {
     uint32_t flags;
     struct hvd_error failed;            /* not HVD_OK: there will be no mesh */
 };
@@ -156,9 +157,18 @@ static void close_fd(int fd)
         fork_close(fd);
 }
 
+/* Rule 1. */
+static bool is_same_user(int fd)
+{
+    struct ucred who;
+    socklen_t n = sizeof who;
+
+    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &n) == 0 && who.uid == geteuid();
+}
+
 /* ---- Both sides ------------------------------------------------------------------ */
 
-struct meeting {
+struct shm_meeting {
     struct mesh *m;
     struct host *h;
     int *fds;                           /* leader: connection by local rank */
@@ -168,16 +178,16 @@ struct meeting {
     struct hvd_error why;               /* not able, and why */
 };
 
-static enum hvd_status meeting_init(struct meeting *g, struct mesh *m,
+static enum hvd_status meeting_init(struct shm_meeting *g, struct mesh *m,
                                     const struct table *table, struct hvd_error *err)
 {
     size_t n = (size_t)m->topology.local_size;
     struct host *h = &m->host;
 
-    *g = (struct meeting){.m = m, .h = h, .table = table};
+    *g = (struct shm_meeting){.m = m, .h = h, .table = table};
     h->count = (int)n;
     h->self = m->topology.local_rank;
-    region_layout(&h->layout, h->count, m->board_bytes);
+    region_layout(&h->layout, h->count, m->topology.size, m->board_bytes);
     g->fds = malloc(n * sizeof *g->fds);
     g->arena_fds = malloc(n * sizeof *g->arena_fds);
     g->cards = calloc(n, sizeof *g->cards);
@@ -198,7 +208,7 @@ static enum hvd_status meeting_init(struct meeting *g, struct mesh *m,
     return HVD_OK;
 }
 
-static void meeting_release(struct meeting *g)
+static void meeting_release(struct shm_meeting *g)
 {
     for (int i = 0; i < g->h->count && g->fds != NULL; i++)
         close_fd(g->fds[i]);
@@ -210,14 +220,14 @@ static void meeting_release(struct meeting *g)
     free(g->cards);
 }
 
-static int rank_at(const struct meeting *g, int local_rank)
+static int rank_at(const struct shm_meeting *g, int local_rank)
 {
     return g->m->topology.local_ranks[local_rank];
 }
 
 /* Our own card; a second descriptor of the doorbell, so that the host can be released
  * apart from the mesh. */
-static void card_make(struct meeting *g)
+static void card_make(struct shm_meeting *g)
 {
     struct mesh *m = g->m;
     struct card *c = &g->cards[g->h->self];
@@ -237,7 +247,7 @@ static void card_make(struct meeting *g)
         c->flags |= CAN_CMA;
 }
 
-static enum hvd_status card_send(struct meeting *g, int fd, int local_rank, int peer,
+static enum hvd_status card_send(struct shm_meeting *g, int fd, int local_rank, int peer,
                                  struct hvd_error *err)
 {
     int fds[2] = {g->h->doorbells[local_rank], g->arena_fds[local_rank]};
@@ -246,7 +256,7 @@ static enum hvd_status card_send(struct meeting *g, int fd, int local_rank, int 
     return send_fds(fd, &g->cards[local_rank], sizeof(struct card), fds, count, peer, err);
 }
 
-static enum hvd_status card_receive(struct meeting *g, int fd, int local_rank,
+static enum hvd_status card_receive(struct shm_meeting *g, int fd, int local_rank,
                                     struct hvd_error *err)
 {
     struct card *c = &g->cards[local_rank];
@@ -278,7 +288,7 @@ static bool can_read_memory(pid_t pid, uint64_t address)
 }
 
 /* Maps what all have brought.  The flags of our answer; 0: not able, g->why is set. */
-static uint32_t map_all(struct meeting *g)
+static uint32_t map_all(struct shm_meeting *g)
 {
     struct host *h = g->h;
     uint32_t flags = ABLE | CAN_CMA;
@@ -317,7 +327,7 @@ static enum hvd_status read_exactly(int fd, void *bytes, size_t n, uint64_t dead
 }
 
 /* Who has come; a stranger is an error that the caller forgets. */
-static enum hvd_status admit(struct meeting *g, int fd, int *local_rank_p,
+static enum hvd_status admit(struct shm_meeting *g, int fd, int *local_rank_p,
                              struct hvd_error *err)
 {
     struct mesh *m = g->m;
@@ -326,14 +336,12 @@ static enum hvd_status admit(struct meeting *g, int fd, int *local_rank_p,
     uint8_t buffer[HS_HELLO], reply[HS_REPLY];
     struct hs_listener hs;
     struct hs_keys keys;
-    struct ucred who;
-    socklen_t n = sizeof who;
     uint64_t until = clock_us() + HS_DEADLINE_US;
     enum hvd_status status;
 
     memcpy(expect.job_id, m->job_id, sizeof expect.job_id);
     until = until < m->deadline_us ? until : m->deadline_us;
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &n) != 0 || who.uid != geteuid())
+    if (!is_same_user(fd))
         return error_set(err, HVD_AUTH, -1, "another user came to the meeting");
     TRY(read_exactly(fd, buffer, HS_HELLO, until, -1, err));
     status = hs_accept(&hs, m->key, &expect, buffer, reply, err);
@@ -355,7 +363,7 @@ static enum hvd_status admit(struct meeting *g, int fd, int *local_rank_p,
     return status;
 }
 
-static enum hvd_status missing(const struct meeting *g, struct hvd_error *err)
+static enum hvd_status missing(const struct shm_meeting *g, struct hvd_error *err)
 {
     bool *absent = calloc((size_t)g->table->count, sizeof *absent);
     struct strbuf ranks;
@@ -378,7 +386,7 @@ static enum hvd_status missing(const struct meeting *g, struct hvd_error *err)
 }
 
 /* Rule 1: until all have come, their processes are watched. */
-static void watch_members(struct meeting *g, struct pollfd *polls)
+static void watch_members(struct shm_meeting *g, struct pollfd *polls)
 {
     for (int i = 0; i < g->h->count; i++) {
         polls[i] = (struct pollfd){-1, POLLIN, 0};
@@ -390,7 +398,7 @@ static void watch_members(struct meeting *g, struct pollfd *polls)
     }
 }
 
-static enum hvd_status check_members(struct meeting *g, struct pollfd *polls,
+static enum hvd_status check_members(struct shm_meeting *g, struct pollfd *polls,
                                      struct hvd_error *err)
 {
     for (int i = 1; i < g->h->count; i++)
@@ -402,7 +410,7 @@ static enum hvd_status check_members(struct meeting *g, struct pollfd *polls,
 }
 
 /* HVD_AGAIN: it was a stranger, or nobody. */
-static enum hvd_status welcome(struct meeting *g, int listener, struct hvd_error *err)
+static enum hvd_status welcome(struct shm_meeting *g, int listener, struct hvd_error *err)
 {
     int local_rank = 0;
     int fd = FAULT("meet.accept") ? -1 : accept4(listener, NULL, NULL, SOCK_CLOEXEC);
@@ -422,7 +430,7 @@ static enum hvd_status welcome(struct meeting *g, int listener, struct hvd_error
     return card_receive(g, fd, local_rank, err);
 }
 
-static enum hvd_status gather_all(struct meeting *g, struct mesh_listener *listener,
+static enum hvd_status gather_all(struct shm_meeting *g, struct mesh_listener *listener,
                                   struct pollfd *polls, struct hvd_error *err)
 {
     enum hvd_status status;
@@ -451,7 +459,7 @@ static enum hvd_status gather_all(struct meeting *g, struct mesh_listener *liste
     return HVD_OK;
 }
 
-static enum hvd_status gather(struct meeting *g, struct mesh_listener *listener,
+static enum hvd_status gather(struct shm_meeting *g, struct mesh_listener *listener,
                               struct hvd_error *err)
 {
     struct pollfd *polls = calloc((size_t)g->h->count, sizeof *polls);
@@ -469,7 +477,7 @@ static enum hvd_status gather(struct meeting *g, struct mesh_listener *listener,
 }
 
 /* True: the host can share memory; else g->why says why not. */
-static bool decide(struct meeting *g)
+static bool decide(struct shm_meeting *g)
 {
     for (int i = 0; i < g->h->count; i++)
         if (!(g->cards[i].flags & ABLE)) {
@@ -480,25 +488,32 @@ static bool decide(struct meeting *g)
     if (region_create(&g->h->layout, &g->h->fd, &g->why) != HVD_OK)
         return false;
     fork_add(g->h->fd);
+    g->h->alarm = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (g->h->alarm < 0) {
+        error_sys(&g->why, -1, "alarm of this host");
+        return false;
+    }
+    fork_add(g->h->alarm);
     return true;
 }
 
 /* Those who have come learn why it was in vain. */
-static void dismiss(struct meeting *g, const struct hvd_error *why)
+static void dismiss(struct shm_meeting *g, const struct hvd_error *why)
 {
-    struct plan plan = {.failed = *why};
+    struct area_plan plan = {.failed = *why};
 
     for (int i = 1; i < g->h->count; i++)
         if (g->fds[i] >= 0)
             send_fds(g->fds[i], &plan, sizeof plan, NULL, 0, rank_at(g, i), NULL);
 }
 
-static enum hvd_status announce(struct meeting *g, bool able, struct hvd_error *err)
+static enum hvd_status announce(struct shm_meeting *g, bool able, struct hvd_error *err)
 {
-    struct plan plan = {.flags = able ? ABLE : 0};
+    struct area_plan plan = {.flags = able ? ABLE : 0};
+    int fds[2] = {g->h->fd, g->h->alarm};
 
     for (int i = 1; i < g->h->count; i++) {
-        TRY(send_fds(g->fds[i], &plan, sizeof plan, &g->h->fd, able ? 1 : 0,
+        TRY(send_fds(g->fds[i], &plan, sizeof plan, fds, able ? 2 : 0,
                      rank_at(g, i), err));
         for (int k = 0; k < g->h->count && able; k++)
             if (k != i)
@@ -507,7 +522,7 @@ static enum hvd_status announce(struct meeting *g, bool able, struct hvd_error *
     return HVD_OK;
 }
 
-static enum hvd_status conclude(struct meeting *g, uint32_t *flags_p,
+static enum hvd_status conclude(struct shm_meeting *g, uint32_t *flags_p,
                                 struct hvd_error *err)
 {
     uint32_t flags = map_all(g), answer;
@@ -526,7 +541,7 @@ static enum hvd_status conclude(struct meeting *g, uint32_t *flags_p,
     return HVD_OK;
 }
 
-static enum hvd_status lead(struct meeting *g, struct mesh_listener *listener,
+static enum hvd_status lead(struct shm_meeting *g, struct mesh_listener *listener,
                             uint32_t *flags_p, struct hvd_error *err)
 {
     enum hvd_status status = gather(g, listener, err);
@@ -549,10 +564,15 @@ static enum hvd_status lead(struct meeting *g, struct mesh_listener *listener,
 
 /* ---- Member ---------------------------------------------------------------------- */
 
-static enum hvd_status reach(struct meeting *g, int *fd_p, struct hvd_error *err)
+static enum hvd_status reach(struct shm_meeting *g, int *fd_p, struct hvd_error *err)
 {
-    struct sockaddr_un at = {.sun_family = AF_UNIX};
     const struct table_entry *leader = &g->table->entries[rank_at(g, 0)];
+    uint64_t now = clock_us(), until = g->m->deadline_us;
+    uint64_t left_us = until > now ? until - now : 1;
+    /* Strangers may have filled its queue. */
+    const struct timeval limit = {(time_t)(left_us / 1000000), (long)(left_us % 1000000)};
+    struct sockaddr_un at;
+    socklen_t n = local_address(leader->local_path, &at);
     int fd = FAULT("meet.connect") ? -1 : socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     int code;
 
@@ -560,23 +580,21 @@ static enum hvd_status reach(struct meeting *g, int *fd_p, struct hvd_error *err
         return error_sys(err, -1, "meeting of this host");
     fork_add(fd);
     *fd_p = fd;
-    memcpy(at.sun_path, leader->local_path, sizeof at.sun_path);
-    at.sun_path[sizeof at.sun_path - 1] = 0;
+    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
     do
-        code = connect(fd, (struct sockaddr *)&at, sizeof at);
+        code = connect(fd, (struct sockaddr *)&at, n);
     while (code != 0 && errno == EINTR);
-    if (code == 0)
+    if (code == 0 && is_same_user(fd))
         return HVD_OK;
-    if (errno == ENOENT || errno == ECONNREFUSED)
+    if (code == 0 || errno == ECONNREFUSED)
         return error_set(err, HVD_PEER_LOST, rank_at(g, 0),
-                         "rank %d has given up the meeting of this host, or its %s is "
-                         "not visible here", rank_at(g, 0), at.sun_path);
+                         "rank %d has given up the meeting of this host", rank_at(g, 0));
     return error_sys(err, rank_at(g, 0),
                      "meeting of this host, which rank %d holds at %s", rank_at(g, 0),
-                     at.sun_path);
+                     leader->local_path);
 }
 
-static enum hvd_status introduce(struct meeting *g, int fd, struct hvd_error *err)
+static enum hvd_status introduce(struct shm_meeting *g, int fd, struct hvd_error *err)
 {
     struct mesh *m = g->m;
     struct hs_identity id = {.purpose = HS_LOCAL, .self = m->topology.rank,
@@ -600,24 +618,28 @@ static enum hvd_status introduce(struct meeting *g, int fd, struct hvd_error *er
     return status;
 }
 
-static enum hvd_status follow(struct meeting *g, uint32_t *flags_p, struct hvd_error *err)
+static enum hvd_status follow(struct shm_meeting *g, uint32_t *flags_p, struct hvd_error *err)
 {
-    struct plan plan;
+    struct area_plan plan;
     uint32_t answer;
-    int fd, leader = rank_at(g, 0);
+    int fd, fds[2], leader = rank_at(g, 0);
+    enum hvd_status status;
     uint64_t until = g->m->deadline_us;
 
     TRY(reach(g, &g->fds[0], err));
     fd = g->fds[0];
     TRY(introduce(g, fd, err));
     TRY(card_send(g, fd, g->h->self, leader, err));
-    TRY(receive_fds(fd, &plan, sizeof plan, &g->h->fd, 1, until, leader, err));
+    status = receive_fds(fd, &plan, sizeof plan, fds, 2, until, leader, err);
+    g->h->fd = fds[0];
+    g->h->alarm = fds[1];
+    TRY(status);
     if (plan.failed.status != HVD_OK)
         return error_set(err, plan.failed.status, plan.failed.rank, "%.*s",
                          HVD_ERROR_TEXT - 1, plan.failed.text);
     if (!(plan.flags & ABLE))
         return HVD_OK;
-    if (g->h->fd < 0)
+    if (g->h->fd < 0 || g->h->alarm < 0)
         return error_set(err, HVD_PROTO, leader, "rank %d sent no memory", leader);
     for (int i = 0; i < g->h->count; i++)
         if (i != g->h->self)
@@ -629,11 +651,11 @@ static enum hvd_status follow(struct meeting *g, uint32_t *flags_p, struct hvd_e
 
 /* ---- Meeting --------------------------------------------------------------------- */
 
-enum hvd_status meet(struct mesh *m, struct mesh_listener *listener,
+enum hvd_status shm_meet(struct mesh *m, struct mesh_listener *listener,
                      const struct table *table, struct hvd_error *err)
 {
     const struct mesh_topology *t = &m->topology;
-    struct meeting g;
+    struct shm_meeting g;
     uint32_t flags = 0;
     enum hvd_status status = HVD_OK;
 

@@ -1,7 +1,8 @@
 /*
  * shm_segment.c: the memory that the ranks of a host share, and its mapping.
  *
- *   region, struct control per local rank | rings, one per ordered pair | board area
+ *   region, struct control per local rank | map of those who have left | rings, one per
+ *   ordered pair | board area
  *
  * 1. One memfd, sized, then sealed against shrinking and growing, so that no member can
  *    take pages away under another one.
@@ -29,12 +30,13 @@ static size_t round_up(size_t n)
     return (n + PAGE - 1) & ~(size_t)(PAGE - 1);
 }
 
-void region_layout(struct region_layout *out, int local_size, size_t board_bytes)
+void region_layout(struct region_layout *out, int local_size, int size, size_t board_bytes)
 {
     size_t n = (size_t)local_size;
 
     out->ring_bytes = ring_bytes_for(local_size);
-    out->rings = round_up(sizeof(struct region) + n * sizeof(struct control));
+    out->left = sizeof(struct region) + n * sizeof(struct control);
+    out->rings = round_up(out->left + left_words(size) * sizeof(uint64_t));
     out->board = round_up(out->rings + n * n * out->ring_bytes);
     out->board_bytes = board_bytes;
     out->bytes = round_up(out->board + board_bytes);
@@ -123,6 +125,7 @@ enum hvd_status region_map(struct host *h, int fd, struct hvd_error *err)
     if (at == MAP_FAILED)
         return no_memory(err, "mapping it", errno);
     madvise(at, h->layout.bytes, MADV_DONTFORK);
+    madvise(at, h->layout.bytes, MADV_DONTDUMP);
     h->region = at;
     return HVD_OK;
 }
@@ -137,6 +140,7 @@ enum hvd_status region_map_arena(struct host *h, int local_rank, int fd, size_t 
     if (at == MAP_FAILED)
         return no_memory(err, "mapping a peer's", errno);
     madvise(at, bytes, MADV_DONTFORK);
+    madvise(at, bytes, MADV_DONTDUMP);
     h->arenas[local_rank] = at;
     h->arena_bytes[local_rank] = bytes;
     return HVD_OK;
@@ -162,11 +166,13 @@ void host_release(struct host *h)
         munmap(h->region, h->layout.bytes);
     if (h->fd >= 0)
         fork_close(h->fd);
+    if (h->alarm >= 0)
+        fork_close(h->alarm);
     free(h->doorbells);
     free(h->arenas);
     free(h->arena_bytes);
     free(h->pids);
-    *h = (struct host){.fd = -1};
+    *h = (struct host){.fd = -1, .alarm = -1};
 }
 
 /* ---- What the mesh offers of it -------------------------------------------------- */

@@ -36,6 +36,8 @@ struct tcp_stream {
     char buffer[BUFFER];
 };
 
+static const struct link_ops tcp_ops;
+
 enum hvd_status tcp_open(struct link *l, int fd, struct hvd_error *err)
 {
     struct tcp_stream *s = malloc(sizeof *s);
@@ -180,13 +182,16 @@ static void tcp_close(struct link *l)
     l->stream = NULL;
 }
 
-const struct link_ops tcp_ops = {
+static const struct link_ops tcp_ops = {
     .name = "tcp",
     .write = tcp_write,
     .read = tcp_read,
     .want_room = tcp_want_room,
     .close = tcp_close,
 };
+
+/* Of a link that has no connection yet. */
+const struct link_ops pending_ops = {.name = "tcp"};
 
 /* ---- Options --------------------------------------------------------------------- */
 
@@ -209,6 +214,18 @@ static bool is_own_machine(int fd)
                   &((struct sockaddr_in6 *)&them)->sin6_addr, 16) == 0;
 }
 
+/* A path that carries nothing any more ends, also between ranks that do not watch each
+ * other.  It has much longer than a heartbeat: a peer that takes nothing is only slow. */
+static void guard(int fd, double heartbeat_s)
+{
+    int one = 1, idle_s = (int)(heartbeat_s + 1), limit_ms = (int)(heartbeat_s * 20e3);
+
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &idle_s, sizeof idle_s);
+    setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &limit_ms, sizeof limit_ms);
+}
+
 void tcp_tune(int fd, const struct config *conf, bool same_machine)
 {
     static _Atomic bool warned;
@@ -218,6 +235,7 @@ void tcp_tune(int fd, const struct config *conf, bool same_machine)
     int one = 1;
 
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    guard(fd, conf->heartbeat_s);
     if (strcmp(name, "keep") == 0)
         return;
     if (strcmp(name, "auto") == 0) {

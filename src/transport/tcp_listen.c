@@ -3,11 +3,11 @@
  *
  * 1. One TCP socket per offered address, all with the same port; never on the wildcard
  *    address, so that nobody but those whom the addresses are for can reach it.
- * 2. The meeting of a host is a unix socket in a directory that only this user can enter.
- *    Every rank that might be the first of its host makes one; all but the first's are
- *    removed as soon as the table is known, that one when all have come.
- * 3. Its name is hvd-<process namespace>-<pid>-<random>.  Whoever makes one removes those
- *    whose process was killed before it could do so itself.
+ * 2. The meeting of a host is a unix socket with an abstract name: it has no place in the
+ *    file system and ends with its process, whatever ends that.  Every rank that might be
+ *    the first of its host makes one; all but the first's are closed as soon as the table
+ *    is known, that one when all have come.
+ * 3. Anybody on the machine can see the name and connect; shm_meet.c says who gets in.
  */
 #define LOG_COMPONENT "transport"
 #include "transport_int.h"
@@ -16,14 +16,12 @@
 #include "base/fault.h"
 #include "base/log.h"
 
-#include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <netinet/in.h>
-#include <signal.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/stat.h>
+#include <sys/random.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -45,7 +43,7 @@ static int listen_on(struct sockaddr_storage at, uint16_t port)
     } else {
         ((struct sockaddr_in *)&at)->sin_port = htons(port);
     }
-    if (bind(fd, (struct sockaddr *)&at, address_bytes(&at)) == 0 && listen(fd, 256) == 0)
+    if (bind(fd, (struct sockaddr *)&at, address_bytes(&at)) == 0 && listen(fd, SOMAXCONN) == 0)
         return fd;
     port = (uint16_t)errno;
     fork_close(fd);
@@ -110,88 +108,41 @@ static enum hvd_status listen_tcp(const struct config *conf, struct mesh_listene
 
 /* ---- The meeting of the host ----------------------------------------------------- */
 
-static unsigned long pid_namespace(void)
+socklen_t local_address(const char *name, struct sockaddr_un *at)
 {
-    struct stat st;
+    size_t n = strnlen(name, sizeof at->sun_path - 1);
 
-    return stat("/proc/self/ns/pid", &st) == 0 ? (unsigned long)st.st_ino : 0;
-}
-
-/* Rule 3.  Only what is ours, of our process namespace, and of no process. */
-static void remove_orphan(int base, const char *name, unsigned long ns)
-{
-    unsigned long its_ns;
-    struct stat st;
-    int pid, dir;
-
-    if (sscanf(name, "hvd-%lx-%d-", &its_ns, &pid) != 2 || its_ns != ns || pid <= 0 ||
-        kill(pid, 0) == 0 || errno != ESRCH)
-        return;
-    dir = openat(base, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (dir < 0)
-        return;
-    if (fstat(dir, &st) == 0 && st.st_uid == geteuid()) {
-        unlinkat(dir, "s", 0);
-        unlinkat(base, name, AT_REMOVEDIR);
-    }
-    close(dir);
-}
-
-static void remove_orphans(const char *base, unsigned long ns)
-{
-    DIR *d = opendir(base);
-
-    for (struct dirent *e; d != NULL && (e = readdir(d)) != NULL;)
-        if (strncmp(e->d_name, "hvd-", 4) == 0)
-            remove_orphan(dirfd(d), e->d_name, ns);
-    if (d != NULL)
-        closedir(d);
-}
-
-static bool make_directory(struct mesh_listener *l, const char *base)
-{
-    unsigned long ns = pid_namespace();
-
-    if (base == NULL || base[0] != '/' ||
-        snprintf(l->local_dir, sizeof l->local_dir, "%s/hvd-%lx-%d-XXXXXX", base, ns,
-                 (int)getpid()) >= (int)sizeof l->local_dir - 4 ||
-        mkdtemp(l->local_dir) == NULL) {
-        l->local_dir[0] = 0;
-        return false;
-    }
-    remove_orphans(base, ns);
-    return true;
+    *at = (struct sockaddr_un){.sun_family = AF_UNIX};
+    memcpy(at->sun_path, name, n);
+    at->sun_path[0] = '\0';             /* instead of '@': a name, not a path */
+    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + n);
 }
 
 static void listen_local(struct mesh_listener *l)
 {
-    struct sockaddr_un at = {.sun_family = AF_UNIX};
+    struct sockaddr_un at;
+    uint64_t random[2];
+    socklen_t n;
 
-    if (!make_directory(l, config_foreign("XDG_RUNTIME_DIR")) &&
-        !make_directory(l, "/tmp"))
+    if (getrandom(random, sizeof random, 0) != sizeof random)
         return;
-    snprintf(at.sun_path, sizeof at.sun_path, "%.*s/s", (int)sizeof at.sun_path - 3,
-             l->local_dir);
+    snprintf(l->local_path, sizeof l->local_path, "@horovod-meeting-%016llx%016llx",
+             (unsigned long long)random[0], (unsigned long long)random[1]);
+    n = local_address(l->local_path, &at);
     l->local_fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (l->local_fd >= 0)
         fork_add(l->local_fd);
-    if (l->local_fd >= 0 && bind(l->local_fd, (struct sockaddr *)&at, sizeof at) == 0 &&
-        listen(l->local_fd, 4096) == 0)
-        memcpy(l->local_path, at.sun_path, sizeof l->local_path);
-    else
+    if (l->local_fd < 0 || bind(l->local_fd, (struct sockaddr *)&at, n) != 0 ||
+        listen(l->local_fd, 4096) != 0)
         listener_drop_local(l);
 }
 
 void listener_drop_local(struct mesh_listener *l)
 {
-    if (l->local_path[0] != 0)
-        unlink(l->local_path);
-    if (l->local_dir[0] != 0)
-        rmdir(l->local_dir);
     if (l->local_fd >= 0)
         fork_close(l->local_fd);
     l->local_fd = -1;
-    l->local_path[0] = l->local_dir[0] = 0;
+    l->local_path[0] = 0;
 }
 
 static bool may_lead_host(const struct config *conf)

@@ -31,7 +31,7 @@ struct mesh_listener;
 
 struct mesh_options {
     const struct config *conf;          /* borrowed until mesh_close */
-    const uint8_t *key;                 /* HS_KEY bytes */
+    const uint8_t *key;                 /* HS_KEY bytes; borrowed as long as the mesh lives */
     const char *job_id;
     uint32_t generation;
     uint64_t deadline_us;
@@ -43,7 +43,9 @@ enum hvd_status mesh_listen(const struct mesh_options *opt, struct table_entry *
                             struct mesh_listener **listener_p, struct hvd_error *err);
 void mesh_listener_free(struct mesh_listener *listener);
 
-/* Connects all ranks of the table; the listener is closed and freed in any case.
+/* Makes what forming and watching need; data connections are made when they are used first.
+ * The listener is taken over in any case: it lives as long as the mesh, so that other ranks
+ * can dial; nobody without the job key gets in.
  * Blocks: until the deadline.  Errors: HVD_TIMEOUT (names the peers that are missing),
  * HVD_AUTH, HVD_VERSION, HVD_MISMATCH (topology), HVD_SYS, HVD_NOMEM. */
 enum hvd_status mesh_open(const struct mesh_options *opt, struct mesh_listener *listener,
@@ -85,6 +87,19 @@ void mesh_on_message(struct mesh *mesh, mesh_message_fn handler, void *context);
  * HVD_SHUTDOWN (that peer has left). */
 enum hvd_status mesh_post(struct mesh *mesh, int peer, const void *bytes, size_t n,
                           struct hvd_error *err);
+
+#define MESH_NEWS_MAX 256
+
+/* Tells all ranks of this host and some of others, which are chosen so that everybody hears
+ * it when everybody who does hands it on (spreads it, too), once.  Comes as a message from
+ * whoever told it; on its way to another host it may overtake other messages.
+ * Errors: as mesh_post. */
+enum hvd_status mesh_spread(struct mesh *mesh, const void *bytes, size_t n,
+                            struct hvd_error *err);
+
+/* Makes the connection to that peer in the background, before something is sent to it.
+ * Otherwise the first message or transfer does, and waits for it. */
+void mesh_warm(struct mesh *mesh, int peer);
 
 /* ---- Transfers ------------------------------------------------------------------- */
 
@@ -201,6 +216,7 @@ pid_t mesh_pid(const struct mesh *mesh, int local_rank);
 
 /* 64-byte aligned, zeroed.  NULL: none left.  Thread: any. */
 void *arena_alloc(size_t bytes);
+void *arena_alloc_dirty(size_t bytes);          /* with old bytes of this process in it */
 void arena_free(void *p);
 bool arena_owns(const void *p);
 

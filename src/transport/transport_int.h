@@ -29,9 +29,25 @@ const struct hvd_error *verdict_get(struct mesh *m);
 /* Speaks; the first wins.  Does not tell other hosts: watch_tell. */
 const struct hvd_error *verdict_set(struct mesh *m, const struct hvd_error *why);
 
+/* A message that is spread, on its way between owner and watch thread. */
+struct news {
+    struct list node;
+    int peer;                           /* who told it to us */
+    size_t bytes;
+    uint8_t data[];
+};
+
 struct watch;
+struct proved;
 enum hvd_status watch_start(struct mesh *m, struct hvd_error *err);
 void watch_stop(struct mesh *m, bool goodbye);
+/* A watch connection to this peer; takes it over. */
+void watch_take(struct mesh *m, int peer, struct proved *p);
+/* An operation needs a data connection to this peer.  Thread: any. */
+void watch_need(struct mesh *m, int peer);
+/* To all who are connected to this watch.  Thread: any.  Errors: HVD_NOMEM. */
+enum hvd_status watch_spread(struct mesh *m, const void *bytes, size_t n,
+                             struct hvd_error *err);
 /* The data connection to this peer has ended: find out why.  Thread: any. */
 void watch_suspect(struct mesh *m, int peer, const struct hvd_error *why);
 void watch_tell(struct mesh *m);        /* there is a verdict.  Thread: any */
@@ -50,7 +66,7 @@ struct mesh_listener {
     int fds[LISTEN_SOCKETS];
     int count;
     int local_fd;                       /* unix socket of the meeting, -1: none */
-    char local_dir[108], local_path[108];
+    char local_path[108];               /* its name, "@..." */
     unsigned born;                      /* fork_count() when it was made */
 };
 
@@ -73,10 +89,17 @@ void machine_identify(const struct config *conf, uint8_t machine[16], char host[
 bool machine_is_same_kernel(const uint8_t a[16], const uint8_t b[16]);
 
 void listener_drop_local(struct mesh_listener *listener);
+struct sockaddr_un;
+/* The address of an abstract name "@..."; returns its length. */
+socklen_t local_address(const char *name, struct sockaddr_un *at);
 
 enum hvd_status topology_build(struct mesh_topology *t, const struct table *table,
                                int rank, struct hvd_error *err);
 void topology_release(struct mesh_topology *t);
+
+/* overlay.c: sets out[r] for each rank of another host that `t->rank` watches; gone, by rank,
+ * may be NULL.  False: no memory. */
+bool overlay_neighbours(const struct mesh_topology *t, const bool *gone, bool *out);
 
 /* A proved connection.  Owned by whom it was given to. */
 struct proved {
@@ -84,21 +107,30 @@ struct proved {
     struct hs_keys keys;
 };
 
-/* tcp_form.c: both connections to every rank for which want[rank] is set. */
-struct tcp_pairs {
-    const bool *want;
-    struct proved *data, *watch;        /* by rank; fd -1: not yet */
-};
-enum hvd_status tcp_form(struct mesh *m, struct mesh_listener *listener,
-                         const struct table *table, const struct tcp_pairs *pairs,
-                         struct hvd_error *err);
+/* door.c: connections to ranks that are reached by TCP.  The thread that forms the mesh,
+ * then the watch thread. */
+struct door;
+/* Becomes m->door, also when it fails, and owns the listener then. */
+enum hvd_status door_new(struct mesh *m, struct mesh_listener *listener,
+                         const struct table *table, struct hvd_error *err);
+void door_free(struct door *d);
+/* Watch connections to every rank for which want[rank] is set, until the deadline. */
+enum hvd_status door_form(struct door *d, const bool *want, struct hvd_error *err);
+int door_fd(const struct door *d);      /* readable: there is something to do */
+/* Does what there is to do without waiting; when the next thing is due. */
+uint64_t door_step(struct door *d);
+void door_need(struct door *d, int peer);       /* a data connection */
+void door_watch(struct door *d, int peer);      /* a watch connection, which we dial */
+void door_forget(struct door *d, int peer);     /* it has left */
+bool door_expects(const struct door *d, int peer, enum hs_purpose purpose);
+bool door_has(const struct door *d, int peer, enum hs_purpose purpose);
 void tcp_tune(int fd, const struct config *conf, bool same_machine);
 
 /* ---- Mesh ------------------------------------------------------------------------ */
 
 struct mesh {
     const struct config *conf;
-    uint8_t key[HS_KEY];
+    const uint8_t *key;                 /* borrowed */
     char job_id[65];
     uint32_t generation;
     uint64_t deadline_us;
@@ -113,13 +145,21 @@ struct mesh {
     struct list outgoing;               /* links that have something to send */
     bool more;                          /* a round ended before everything was read */
     bool failed;                        /* the verdict has been given to all transfers */
-    _Atomic bool going;                 /* the watch thread has set a link's `going` */
+    _Atomic bool stirred;               /* the watch thread has set a link's `going`, or
+                                         * added to `arrivals` or `news` */
+    pthread_mutex_t lock;               /* guards arrivals, news */
+    struct list news;                   /* messages that came to the watch thread */
+    struct list arrivals;               /* data connections that the owner has not seen */
+    int far_count;                      /* ranks that are reached by TCP */
+    struct door *door;                  /* NULL: there are none */
     mesh_message_fn on_message;
     void *on_message_context;
     struct mesh_counters counters;
     struct host host;
     struct control *control;            /* ours: in the region, or `alone` */
     struct control *alone;
+    _Atomic uint64_t *left;             /* by rank, a bit: it has left; in the region, or: */
+    _Atomic uint64_t *alone_left;
     struct verdict verdict;
     struct watch *watch;
     struct proved *watch_connections;   /* between forming and watch_start */
@@ -138,10 +178,21 @@ struct mesh {
     void *tell_context;
 };
 
+/* On our host, and memory is shared with it. */
+bool mesh_is_near(const struct mesh *m, int peer);
+/* Sets out[r] for each rank to which there is to be a watch connection.  False: no memory. */
+bool mesh_watches(const struct mesh *m, const bool *gone, bool *out);
+/* A data connection to this peer is proved; takes it over.  Thread: of the door. */
+void mesh_take_data(struct mesh *m, int peer, struct proved *p);
+/* News that came on the watch connection of this peer.  Thread: watch. */
+void mesh_take_news(struct mesh *m, int peer, const void *bytes, size_t n);
+/* The owner opens the links that have been connected since. */
+int mesh_take_arrivals(struct mesh *m);
+int mesh_deliver_news(struct mesh *m);  /* ... and hears what came */
+
 /* mesh_form.c: what mesh_open does first; the simulator starts here, too. */
 enum hvd_status mesh_new(const struct mesh_options *opt, const struct table *table,
                          int rank, struct mesh **mesh_p, struct hvd_error *err);
-void mesh_free(struct mesh *m);
 /* Whether we are in a forked child. */
 static inline bool mesh_is_forked(const struct mesh *m)
 {

@@ -5,7 +5,8 @@
  * 2. On a host the first of all ranks wins: each writes its own into its own control
  *    line, then tries to put its number into region.winner; everybody reports the
  *    winner's.  A rank that dies on the way has not won.
- * 3. Between hosts verdicts travel on the watch connections (watch.c).
+ * 3. Between hosts verdicts travel on the watch connections (watch.c); the alarm wakes the
+ *    watch threads of this host, each of which has some of them.
  * 4. What is read from shared memory is copied and checked like bytes from a stranger.
  */
 #define LOG_COMPONENT "transport"
@@ -13,6 +14,7 @@
 
 #include "base/log.h"
 
+#include <errno.h>
 #include <unistd.h>
 
 void verdict_init(struct verdict *v)
@@ -94,6 +96,8 @@ const struct hvd_error *verdict_set(struct mesh *m, const struct hvd_error *why)
     for (int i = 0; i < m->host.count; i++)
         if (write(m->host.doorbells[i], &one, sizeof one) < 0)
             continue;                   /* it is rung already */
+    if (m->host.alarm >= 0 && write(m->host.alarm, &one, sizeof one) < 0)
+        log_debug("alarm: %s", strerror(errno));
     return take_winner(m);
 }
 

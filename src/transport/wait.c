@@ -157,7 +157,7 @@ static void switch_sockets(struct mesh *m, bool on)
     struct epoll_event event = {.events = on ? EPOLLIN : 0,
                                 .data.ptr = &m->epoll_sockets};
 
-    if (m->socket_count > 0)
+    if (m->far_count > 0)
         epoll_ctl(m->epoll_sleep, EPOLL_CTL_MOD, m->epoll_sockets, &event);
 }
 
@@ -176,7 +176,7 @@ static bool can_move(struct mesh *m)
         if (l->ops->want_room != NULL)
             l->ops->want_room(l, true);
     }
-    return (mesh_verdict(m) != NULL && !m->failed) || atomic_load(&m->going);
+    return (mesh_verdict(m) != NULL && !m->failed) || atomic_load(&m->stirred);
 }
 
 /* Rule 1. */
@@ -201,7 +201,7 @@ bool mesh_arm(struct mesh *m, bool boards)
 
 bool mesh_doze(struct mesh *m)
 {
-    return m->socket_count > 0 && list_is_empty(&m->outgoing) && fall_asleep(m, ASLEEP);
+    return m->far_count > 0 && list_is_empty(&m->outgoing) && fall_asleep(m, ASLEEP);
 }
 
 void mesh_disarm(struct mesh *m)

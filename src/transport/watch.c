@@ -14,20 +14,35 @@
  * 5. When a data connection ends, the owner asks here (watch_suspect): it is a departure
  *    if a goodbye comes within the grace, else the peer is lost.
  * 6. A verdict goes to all hosts once from everybody who learns it.
- * 7. A beat wakes nobody: it is shorter than SO_RCVLOWAT and is read when the receiver
+ * 7. Between hosts a rank is connected to few others (overlay.c).  A verdict, a departure, and
+ *    news of the owner (mesh_spread) reach everybody because whoever hears of them hands
+ *    them on: verdicts at once, by the board of its host, whose alarm wakes the other watch
+ *    threads, and on its connections; departures with the next beat, by a map in shared
+ *    memory, and all together; news by the owners.  When ranks have left and others go on,
+ *    neighbours are chosen anew.
+ * 8. A beat wakes nobody: it is shorter than SO_RCVLOWAT and is read when the receiver
  *    beats itself, and before it judges.  What is urgent is longer.
- * 8. Whoever started the job may end it: its connection is watched here, too.
+ * 9. Whoever started the job may end it: its connection is watched here, too.
+ * 10. This thread keeps the door (door.c): it dials for the owner, and accepts.  A goodbye says
+ *    whether its sender has a data connection to us; if so, and we have not seen it yet, the
+ *    peer leaves when we have, so that what it sent before is read.
+ * 11. When the agent of horovodrun has been killed, so are its children, by the kernel.  Behind a
+ *    wrapper we are none of them, and end ourselves.
  *
  * Messages of a watch connection, integers little endian:
  *   0 u32 kind | 4 u32 status | 8 i32 rank | 12 u32 text bytes, < 1024 | text | GMAC (16)
+ *   kinds: 1 beat, 2 verdict, 3 goodbye (status: rule 10), 4 news (rank: bytes of them),
+ *   5 left (text: u32 rank + 1 each)
  * The text is filled up with zeros to URGENT_BYTES, except that of a beat, which is empty.
  */
 #define LOG_COMPONENT "transport"
 #include "transport_int.h"
+#include "base/thread.h"
 
 #include "base/clock.h"
 #include "base/fault.h"
 #include "base/log.h"
+#include "base/process.h"
 #include "wire/bytes.h"
 
 #include <errno.h>
@@ -49,19 +64,32 @@
 /* Epoll data: of peer i's watch connection 2 i, of its process 2 i + 1, and these. */
 #define EVENT_WAKE UINT64_MAX
 #define EVENT_PUSH (UINT64_MAX - 1)
+#define EVENT_AGENT (UINT64_MAX - 2)
+#define EVENT_DOOR (UINT64_MAX - 3)
+#define EVENT_ALARM (UINT64_MAX - 4)
 
-enum note_kind { NOTE_BEAT = 1, NOTE_VERDICT, NOTE_GOODBYE };
+#define RELINK_US 1000000               /* a job that ends does not choose anew */
+#define LEFT_BYTES 960                  /* of ranks in a note */
+
+enum note_kind { NOTE_BEAT = 1, NOTE_VERDICT, NOTE_GOODBYE, NOTE_NEWS, NOTE_LEFT };
+
+
+/* A watch connection. */
+struct talk {
+    struct seal out, in;
+    uint8_t input[NOTE_MAX], output[4 * NOTE_MAX];
+    size_t got, pending, sent;          /* output: [sent, pending) is to be sent */
+    int told;                           /* departures that were sent, rule 7 */
+};
 
 struct watched {
     int fd, pidfd;                      /* -1: none */
+    struct talk *talk;                  /* of fd */
+    bool watched;                       /* by us; others are watched by somebody else */
     bool near;                          /* on our host, by shared memory */
     bool gone;                          /* has left, or is dead: not judged any more */
     bool begun;                         /* has beaten at least once */
-    bool dead_process;                  /* its pidfd says so */
     uint64_t seen_us;                   /* last beat, by our clock */
-    struct seal out, in;
-    uint8_t input[NOTE_MAX], output[NOTE_MAX];
-    size_t got, pending, sent;
 };
 
 struct watch {
@@ -73,9 +101,15 @@ struct watch {
     uint64_t t_us, period_us, limit_us, grace_us;
     uint64_t rearm_us;                  /* rule 3 */
     bool told;                          /* rule 6 */
+    bool leaving;                       /* our goodbye is out */
+    int *departures, departure_count;   /* in the order in which we have heard of them */
+    uint64_t relink_us;                 /* when neighbours are chosen anew; 0: no need */
     _Atomic bool stop, goodbye;
-    pthread_mutex_t lock;               /* guards suspects, suspect_count */
-    int push_fd;                        /* rule 8; set before it is in the epoll */
+    pthread_mutex_t lock;               /* guards suspects, suspect_count, needed, news */
+    int *needed, needed_count;          /* peers that the owner has something for */
+    struct list news;                   /* struct news, to be sent */
+    int agent;                          /* pidfd, rule 11; -1: none */
+    int push_fd;                        /* rule 9; set before it is in the epoll */
     mesh_push_fn push;
     void *push_context;
     struct suspect { uint64_t until_us; struct hvd_error why; } *suspects;  /* by rank */
@@ -91,39 +125,59 @@ static const char *host_of(const struct watch *w, int peer)
 
 static void flush_output(struct watched *p)
 {
+    struct talk *t = p->talk;
     ssize_t n;
 
-    if (p->fd < 0 || p->sent == p->pending)
+    if (t->sent == t->pending)
         return;
-    n = send(p->fd, p->output + p->sent, p->pending - p->sent,
-             MSG_NOSIGNAL | MSG_DONTWAIT);
+    n = send(p->fd, t->output + t->sent, t->pending - t->sent, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (n > 0)
-        p->sent += (size_t)n;           /* a failure is noticed by reading */
+        t->sent += (size_t)n;           /* a failure is noticed by reading */
 }
 
-/* A note that does not fit is not sealed and not sent: a peer that does not read has
- * worse problems. */
-static void note_send(struct watched *p, enum note_kind kind, const struct hvd_error *why)
-{
-    size_t length = why != NULL ? strnlen(why->text, HVD_ERROR_TEXT - 1) : 0;
-    size_t text = kind == NOTE_BEAT || length > URGENT_BYTES ? length : URGENT_BYTES;
+struct note {
+    enum note_kind kind;
+    uint32_t status;
+    int32_t rank;
+    const void *text;
+    size_t bytes;                       /* of text */
+};
 
+/* A note that does not fit is not sealed and not sent: a peer that does not read has
+ * worse problems.  A beat that would wait is of no use. */
+static bool note_send(struct watched *p, const struct note *n)
+{
+    size_t text = n->kind == NOTE_BEAT || n->bytes > URGENT_BYTES ? n->bytes : URGENT_BYTES;
+    struct talk *t = p->talk;
+    uint8_t *to;
+
+    if (p->fd < 0)
+        return false;
     flush_output(p);
-    if (p->fd < 0 || p->sent < p->pending)
-        return;
-    memset(p->output + HEAD, 0, text);
-    bytes_put_u32(p->output, (uint32_t)kind);
-    bytes_put_u32(p->output + 4, why != NULL ? (uint32_t)why->status : 0);
-    bytes_put_u32(p->output + 8, why != NULL ? (uint32_t)why->rank : 0);
-    bytes_put_u32(p->output + 12, (uint32_t)text);
-    if (length > 0)
-        memcpy(p->output + HEAD, why->text, length);
-    if (seal_sign(&p->out, p->output, HEAD + text, p->output + HEAD + text, NULL) !=
-        HVD_OK)
-        return;
-    p->pending = HEAD + text + SEAL_TAG;
-    p->sent = 0;
+    if (t->sent == t->pending)
+        t->sent = t->pending = 0;
+    if (HEAD + text + SEAL_TAG > sizeof t->output - t->pending ||
+        (n->kind == NOTE_BEAT && t->pending > 0))
+        return false;
+    to = t->output + t->pending;
+    memset(to + HEAD, 0, text);
+    bytes_put_u32(to, (uint32_t)n->kind);
+    bytes_put_u32(to + 4, n->status);
+    bytes_put_u32(to + 8, (uint32_t)n->rank);
+    bytes_put_u32(to + 12, (uint32_t)text);
+    if (n->bytes > 0)
+        memcpy(to + HEAD, n->text, n->bytes);
+    if (seal_sign(&t->out, to, HEAD + text, to + HEAD + text, NULL) != HVD_OK)
+        return false;
+    t->pending += HEAD + text + SEAL_TAG;
     flush_output(p);
+    return true;
+}
+
+static void send_to_all(struct watch *w, const struct note *n)
+{
+    for (int i = 0; i < w->count; i++)
+        note_send(&w->peers[i], n);
 }
 
 static void tell_all(struct watch *w)
@@ -133,22 +187,30 @@ static void tell_all(struct watch *w)
     if (verdict == NULL || w->told)
         return;
     w->told = true;
-    for (int i = 0; i < w->count; i++)
-        note_send(&w->peers[i], NOTE_VERDICT, verdict);
+    send_to_all(w, &(struct note){NOTE_VERDICT, (uint32_t)verdict->status, verdict->rank,
+                                  verdict->text,
+                                  strnlen(verdict->text, HVD_ERROR_TEXT - 1)});
 }
 
 /* ---- Ends ------------------------------------------------------------------------ */
+
+/* A forked child may have a copy: closing alone does not end it. */
+static void unfollow(struct watch *w, int *fd)
+{
+    if (*fd >= 0) {
+        epoll_ctl(w->epoll, EPOLL_CTL_DEL, *fd, NULL);
+        fork_close(*fd);
+    }
+    *fd = -1;
+}
 
 static void forget(struct watch *w, int peer)
 {
     struct watched *p = &w->peers[peer];
 
     p->gone = true;
-    if (p->fd >= 0)
-        fork_close(p->fd);
-    if (p->pidfd >= 0)
-        fork_close(p->pidfd);
-    p->fd = p->pidfd = -1;
+    unfollow(w, &p->fd);
+    unfollow(w, &p->pidfd);
     pthread_mutex_lock(&w->lock);
     if (w->suspects[peer].until_us != 0) {
         w->suspects[peer].until_us = 0;
@@ -159,23 +221,59 @@ static void forget(struct watch *w, int peer)
 
 static void departed(struct watch *w, int peer)
 {
-    if (w->peers[peer].gone)
+    if (w->leaving)                     /* it only echoes our goodbye */
+        forget(w, peer);
+    if (w->leaving || atomic_load(&w->m->links[peer].going))
         return;
+    atomic_fetch_or(&w->m->left[peer / 64], UINT64_C(1) << peer % 64);
+    w->departures[w->departure_count++] = peer;
+    w->relink_us = clock_us() + RELINK_US;
     forget(w, peer);
+    if (w->m->door != NULL)
+        door_forget(w->m->door, peer);
     atomic_store(&w->m->links[peer].going, true);
-    atomic_store(&w->m->going, true);
+    atomic_store(&w->m->stirred, true);
     mesh_kick(w->m);
+}
+
+static void suspect(struct watch *w, int peer, const struct hvd_error *why)
+{
+    pthread_mutex_lock(&w->lock);
+    if (w->suspects[peer].until_us == 0) {
+        w->suspect_count++;
+        w->suspects[peer].until_us = clock_us() + w->grace_us +
+                                     (w->peers[peer].watched ? 0 : w->limit_us);
+        w->suspects[peer].why = *why;
+    }
+    pthread_mutex_unlock(&w->lock);
+}
+
+/* Rule 10. */
+static void said_goodbye(struct watch *w, int peer, bool connected)
+{
+    struct mesh *m = w->m;
+    struct hvd_error why;
+
+    if (!connected || m->door == NULL || door_has(m->door, peer, HS_DATA)) {
+        departed(w, peer);
+        return;
+    }
+    forget(w, peer);
+    error_set(&why, HVD_SHUTDOWN, peer, "rank %d has left", peer);
+    suspect(w, peer, &why);
 }
 
 static bool has_said_goodbye(const struct watch *w, int peer)
 {
     const struct mesh *m = w->m;
 
-    if (atomic_load(&m->links[peer].left))
+    if (atomic_load(&m->links[peer].left) || atomic_load(&m->left[peer / 64]) >> peer % 64 & 1)
         return true;
     return w->peers[peer].near &&
            atomic_load(&m->host.region->control[m->topology.local_rank_of[peer]].goodbye);
 }
+
+#define ENDED "process ended (killed?); if nobody did that, see dmesg: out of memory?"
 
 static void lost(struct watch *w, int peer, const char *format, const char *detail)
 {
@@ -199,13 +297,24 @@ static void lost(struct watch *w, int peer, const char *format, const char *deta
 
 /* ---- Reading --------------------------------------------------------------------- */
 
+/* Rule 7: those whom somebody has heard of.  The next beat acts on it. */
+static void take_departures(struct watch *w, const uint8_t *ranks, uint32_t bytes)
+{
+    for (uint32_t i = 0; i + 4 <= bytes; i += 4) {
+        uint32_t rank = bytes_get_u32(ranks + i);
+
+        if (rank > 0 && rank <= (uint32_t)w->count)     /* 0: filled up */
+            atomic_fetch_or(&w->m->left[(rank - 1) / 64], UINT64_C(1) << (rank - 1) % 64);
+    }
+}
+
 static void note_take(struct watch *w, int peer, uint32_t text)
 {
     struct watched *p = &w->peers[peer];
+    const uint8_t *input = p->talk->input;
     struct hvd_error err = {0};
 
-    if (seal_check(&p->in, p->input, HEAD + text, p->input + HEAD + text, NULL) !=
-        HVD_OK) {
+    if (seal_check(&p->talk->in, input, HEAD + text, input + HEAD + text, NULL) != HVD_OK) {
         error_set(&err, HVD_AUTH, peer, "a heartbeat of rank %d was changed on its way",
                   peer);
         forget(w, peer);
@@ -214,55 +323,62 @@ static void note_take(struct watch *w, int peer, uint32_t text)
     }
     p->begun = true;
     p->seen_us = clock_us();
-    if (bytes_get_u32(p->input) == NOTE_GOODBYE) {
-        departed(w, peer);
-    } else if (bytes_get_u32(p->input) == NOTE_VERDICT) {
-        err.status = (enum hvd_status)bytes_get_u32(p->input + 4);
-        err.rank = (int32_t)bytes_get_u32(p->input + 8);
-        memcpy(err.text, p->input + HEAD, text);
+    if (bytes_get_u32(input) == NOTE_GOODBYE) {
+        said_goodbye(w, peer, bytes_get_u32(input + 4) != 0);
+    } else if (bytes_get_u32(input) == NOTE_LEFT) {
+        take_departures(w, input + HEAD, text);
+    } else if (bytes_get_u32(input) == NOTE_VERDICT) {
+        err.status = (enum hvd_status)bytes_get_u32(input + 4);
+        err.rank = (int32_t)bytes_get_u32(input + 8);
+        memcpy(err.text, input + HEAD, text);
         verdict_set(w->m, &err);
         tell_all(w);
         mesh_kick(w->m);
+    } else if (bytes_get_u32(input) == NOTE_NEWS) {
+        uint32_t n = bytes_get_u32(input + 8);
+
+        mesh_take_news(w->m, peer, input + HEAD, n < text ? n : text);
     }
 }
 
 /* The bytes that are needed before the next decision; 0: nonsense. */
-static size_t note_need(const struct watched *p)
+static size_t note_need(const struct talk *t)
 {
     uint32_t text;
 
-    if (p->got < HEAD)
+    if (t->got < HEAD)
         return HEAD;
-    text = bytes_get_u32(p->input + 12);
+    text = bytes_get_u32(t->input + 12);
     return text >= HVD_ERROR_TEXT ? 0 : HEAD + text + SEAL_TAG;
 }
 
 static void watched_read(struct watch *w, int peer)
 {
     struct watched *p = &w->peers[peer];
+    struct talk *t = p->talk;
     size_t need;
     ssize_t n;
 
     while (p->fd >= 0) {
-        need = note_need(p);
+        need = note_need(t);
         if (need == 0) {
             lost(w, peer, "%s", "its heartbeats make no sense");
             return;
         }
         n = FAULT("watch.receive") ? -1
-                                   : recv(p->fd, p->input + p->got, need - p->got,
+                                   : recv(p->fd, t->input + t->got, need - t->got,
                                           MSG_DONTWAIT);
         if (n < 0 && (errno == EAGAIN || errno == EINTR))
             return;
         if (n == 0 || (n < 0 && errno == ECONNRESET))
-            lost(w, peer, "%s", "process ended (killed?)");
+            lost(w, peer, "%s", ENDED);
         else if (n < 0)
             lost(w, peer, "connection lost (%s)", strerror(errno));
         if (n <= 0)
             return;
-        p->got += (size_t)n;
-        if (p->got == need && need > HEAD) {
-            p->got = 0;
+        t->got += (size_t)n;
+        if (t->got == need && need > HEAD) {
+            t->got = 0;
             note_take(w, peer, (uint32_t)(need - HEAD - SEAL_TAG));
         }
     }
@@ -275,9 +391,49 @@ static void beat(struct watch *w, uint64_t now)
     if (FAULT("watch.beat"))
         return;
     atomic_store_explicit(&w->m->control->beat_us, now, memory_order_release);
+    send_to_all(w, &(struct note){.kind = NOTE_BEAT});
+}
+
+/* Rule 7.  What this host has heard of; our neighbours hear it from us. */
+static void spread_departures(struct watch *w)
+{
+    struct mesh *m = w->m;
+
     for (int i = 0; i < w->count; i++)
-        if (w->peers[i].fd >= 0)
-            note_send(&w->peers[i], NOTE_BEAT, NULL);
+        if (atomic_load_explicit(&m->left[i / 64], memory_order_relaxed) >> i % 64 & 1 &&
+            i != m->topology.rank && !atomic_load(&m->links[i].going) &&
+            (m->door == NULL || !door_expects(m->door, i, HS_DATA)))
+            departed(w, i);
+    for (int i = 0; i < w->count; i++) {
+        struct watched *p = &w->peers[i];
+        uint8_t ranks[LEFT_BYTES];
+        uint32_t n = 0;
+
+        if (p->fd < 0)
+            continue;
+        while (p->talk->told + (int)n / 4 < w->departure_count && n < LEFT_BYTES) {
+            bytes_put_u32(ranks + n, (uint32_t)w->departures[p->talk->told + (int)n / 4] + 1);
+            n += 4;
+        }
+        if (n > 0 && note_send(p, &(struct note){.kind = NOTE_LEFT, .text = ranks, .bytes = n}))
+            p->talk->told += (int)n / 4;
+    }
+}
+
+/* Rule 7.  The higher rank of a pair dials. */
+static void relink(struct watch *w)
+{
+    struct mesh *m = w->m;
+    bool *gone = calloc((size_t)w->count * 2, sizeof *gone), *want = gone + w->count;
+
+    w->relink_us = 0;
+    for (int i = 0; i < w->count && gone != NULL; i++)
+        gone[i] = atomic_load(&m->links[i].going);
+    if (gone != NULL && m->door != NULL && mesh_watches(m, gone, want))
+        for (int i = 0; i < m->topology.rank; i++)
+            if (want[i] && w->peers[i].fd < 0)
+                door_watch(m->door, i);
+    free(gone);
 }
 
 static void read_all(struct watch *w)
@@ -312,7 +468,7 @@ static uint64_t judge(struct watch *w, int peer, uint64_t now)
     if (p->near)
         look_near(w, peer);
     else if (now >= p->seen_us + limit)
-        watched_read(w, peer);          /* rule 7 */
+        watched_read(w, peer);          /* rule 8 */
     if (p->gone)
         return UINT64_MAX;
     since = p->begun && p->seen_us > w->rearm_us ? p->seen_us : w->rearm_us;
@@ -322,7 +478,8 @@ static uint64_t judge(struct watch *w, int peer, uint64_t now)
         return since + limit;
     /* T, not how long it was: ranks that judge at once say the same. */
     snprintf(text, sizeof text, "%.1f", (double)w->t_us / 1e6);
-    lost(w, peer, "no heartbeat for %s s (stopped, or its host is unreachable)", text);
+    lost(w, peer, "no heartbeat for %s s, which HOROVOD_HEARTBEAT_SECONDS sets (stopped, or its "
+         "host is unreachable)", text);
     return UINT64_MAX;
 }
 
@@ -341,10 +498,15 @@ static uint64_t judge_suspects(struct watch *w, uint64_t now)
         }
         if (w->suspects[i].until_us != 0 && w->suspects[i].until_us <= now)
             why = w->suspects[i].why;
+        else if (w->suspects[i].why.status == HVD_SHUTDOWN && w->suspects[i].until_us != 0 &&
+                 door_has(w->m->door, i, HS_DATA))
+            why = w->suspects[i].why;
         else if (w->suspects[i].until_us != 0 && w->suspects[i].until_us < next)
             next = w->suspects[i].until_us;
         pthread_mutex_unlock(&w->lock);
-        if (why.status != HVD_OK)
+        if (why.status == HVD_SHUTDOWN)
+            departed(w, i);
+        else if (why.status != HVD_OK)
             lost(w, i, "%s", why.text);
     }
     return next;
@@ -359,7 +521,10 @@ static uint64_t judge_all(struct watch *w, uint64_t now)
         return UINT64_MAX;
     }
     for (int i = 0; i < w->count; i++) {
-        uint64_t due = w->peers[i].gone ? UINT64_MAX : judge(w, i, now);
+        uint64_t due = UINT64_MAX;
+
+        if (w->peers[i].watched && !w->peers[i].gone)
+            due = judge(w, i, now);
 
         next = due < next ? due : next;
     }
@@ -377,7 +542,7 @@ static enum hvd_status follow(struct watch *w, int fd, uint64_t what, struct hvd
     return HVD_OK;
 }
 
-/* Rule 8.  First out of the epoll: it may be closed here while a forked child has a copy. */
+/* Rule 9.  First out of the epoll: it may be closed here while a forked child has a copy. */
 static void pushed(struct watch *w)
 {
     struct hvd_error err;
@@ -391,6 +556,14 @@ static void pushed(struct watch *w)
         mesh_fail(w->m, &err);
 }
 
+/* Rule 11.  Nobody is left who could wait for us to end in order. */
+static void agent_ended(const struct watch *w)
+{
+    log_error("horovodrun has been killed (its agent was process %s): this process ends",
+              w->m->conf->agent);
+    kill(getpid(), SIGKILL);
+}
+
 static void handle(struct watch *w, uint64_t what)
 {
     int peer = (int)(what / 2);
@@ -398,11 +571,17 @@ static void handle(struct watch *w, uint64_t what)
 
     if (what == EVENT_PUSH) {
         pushed(w);
+    } else if (what == EVENT_AGENT) {
+        agent_ended(w);
+    } else if (what == EVENT_ALARM) {   /* judge_all tells it; once is enough */
+        epoll_ctl(w->epoll, EPOLL_CTL_DEL, w->m->host.alarm, NULL);
+    } else if (what == EVENT_DOOR) {
+        return;                         /* keep_door */
     } else if (what == EVENT_WAKE) {
         if (read(w->wake, &rung, sizeof rung) < 0)
             return;
     } else if (what % 2 == 1) {
-        lost(w, peer, "%s", "process ended (killed?)");
+        lost(w, peer, "%s", ENDED);
     } else {
         watched_read(w, peer);
     }
@@ -426,11 +605,16 @@ static uint64_t wait_until(struct watch *w, uint64_t until, uint64_t now)
 static void farewell(struct watch *w)
 {
     uint64_t now = clock_us(), until = now + FAREWELL_US;
+    struct note note = {.kind = NOTE_GOODBYE, .rank = w->m->topology.rank};
     bool waiting = true;
 
+    w->leaving = true;
+    if (w->m->door != NULL)             /* nobody comes any more */
+        epoll_ctl(w->epoll, EPOLL_CTL_DEL, door_fd(w->m->door), NULL);
     atomic_store(&w->m->control->goodbye, 1);
     for (int i = 0; i < w->count; i++) {
-        note_send(&w->peers[i], NOTE_GOODBYE, NULL);
+        note.status = w->m->door != NULL && door_has(w->m->door, i, HS_DATA);
+        note_send(&w->peers[i], &note);
         if (w->peers[i].fd >= 0)
             shutdown(w->peers[i].fd, SHUT_WR);
         atomic_store(&w->m->links[i].left, true);       /* its end is no loss now */
@@ -444,22 +628,64 @@ static void farewell(struct watch *w)
     }
 }
 
+static void send_news(struct watch *w)
+{
+    struct list *node;
+
+    do {
+        pthread_mutex_lock(&w->lock);
+        node = list_pop(&w->news);
+        pthread_mutex_unlock(&w->lock);
+        if (node != NULL) {
+            struct news *n = list_entry(node, struct news, node);
+
+            send_to_all(w, &(struct note){NOTE_NEWS, 0, (int32_t)n->bytes, n->data, n->bytes});
+            free(n);
+        }
+    } while (node != NULL);
+}
+
+/* Rule 10; when the next thing is due there. */
+static uint64_t keep_door(struct watch *w)
+{
+    struct door *d = w->m->door;
+    int peer;
+
+    if (d == NULL)
+        return UINT64_MAX;
+    do {
+        pthread_mutex_lock(&w->lock);
+        peer = w->needed_count > 0 ? w->needed[--w->needed_count] : -1;
+        pthread_mutex_unlock(&w->lock);
+        if (peer >= 0 && !atomic_load(&w->m->links[peer].going))
+            door_need(d, peer);
+    } while (peer >= 0);
+    return door_step(d);
+}
+
 static void *run(void *context)
 {
     struct watch *w = context;
-    uint64_t now = clock_us(), next_beat = now + w->period_us, next;
+    uint64_t now = clock_us(), next_beat = now + w->period_us, next, due;
 
     pthread_setname_np(pthread_self(), "hvd-watch");
     while (!atomic_load(&w->stop)) {
         if (now >= next_beat) {
             beat(w, now);
             read_all(w);
+            spread_departures(w);
+            if (w->relink_us != 0 && now >= w->relink_us)
+                relink(w);
             next_beat = now + w->period_us;
         }
+        send_news(w);
+        due = keep_door(w);
         next = judge_all(w, now);
+        next = due < next ? due : next;
         now = wait_until(w, next < next_beat ? next : next_beat, now);
     }
     tell_all(w);
+    send_news(w);
     if (atomic_load(&w->goodbye))
         farewell(w);
     return NULL;
@@ -479,11 +705,15 @@ static enum hvd_status watched_init(struct watch *w, int peer, struct hvd_error 
         return HVD_OK;
     }
     p->near = m->links[peer].ops == &ring_ops;
-    p->fd = c->fd;
-    c->fd = -1;
-    if (p->fd >= 0) {
-        TRY(seal_init(&p->out, c->keys.send, err));
-        TRY(seal_init(&p->in, c->keys.receive, err));
+    p->watched = p->near || c->fd >= 0;
+    if (c->fd >= 0) {
+        p->talk = calloc(1, sizeof *p->talk);
+        if (p->talk == NULL)
+            return error_set(err, HVD_NOMEM, -1, "no memory for the watch");
+        p->fd = c->fd;
+        c->fd = -1;
+        TRY(seal_init(&p->talk->out, c->keys.send, err));
+        TRY(seal_init(&p->talk->in, c->keys.receive, err));
         explicit_bzero(c, sizeof *c);
         c->fd = -1;
         setsockopt(p->fd, SOL_SOCKET, SO_RCVLOWAT, &urgent, sizeof urgent);
@@ -499,20 +729,32 @@ static enum hvd_status watched_init(struct watch *w, int peer, struct hvd_error 
     return follow(w, p->pidfd, (uint64_t)peer * 2 + 1, err);
 }
 
+static enum hvd_status follow_agent(struct watch *w, struct hvd_error *err)
+{
+    w->agent = process_open(w->m->conf->agent);
+    if (w->agent < 0)
+        return HVD_OK;
+    fork_add(w->agent);
+    return follow(w, w->agent, EVENT_AGENT, err);
+}
+
 static enum hvd_status watch_init(struct watch *w, struct mesh *m, struct hvd_error *err)
 {
     size_t n = (size_t)m->topology.size;
     uint64_t t_us = (uint64_t)(m->conf->heartbeat_s * 1e6);
 
-    *w = (struct watch){.m = m, .epoll = -1, .wake = -1, .count = (int)n,
+    *w = (struct watch){.m = m, .epoll = -1, .wake = -1, .agent = -1, .count = (int)n,
                         .t_us = t_us, .period_us = t_us / 10,
                         .limit_us = t_us + t_us / 20};
     pthread_mutex_init(&w->lock, NULL);
+    list_init(&w->news);
     w->grace_us = t_us / 4 < 250000 ? t_us / 4 : 250000;
     w->rearm_us = clock_us();
     w->peers = calloc(n, sizeof *w->peers);
     w->suspects = calloc(n, sizeof *w->suspects);
-    if (w->peers == NULL || w->suspects == NULL)
+    w->needed = calloc(n, sizeof *w->needed);
+    w->departures = calloc(n, sizeof *w->departures);
+    if (w->peers == NULL || w->suspects == NULL || w->needed == NULL || w->departures == NULL)
         return error_set(err, HVD_NOMEM, -1, "no memory for the watch");
     for (size_t i = 0; i < n; i++)
         w->peers[i].fd = w->peers[i].pidfd = -1;
@@ -525,6 +767,11 @@ static enum hvd_status watch_init(struct watch *w, struct mesh *m, struct hvd_er
     if (w->epoll < 0 || w->wake < 0)
         return error_sys(err, -1, "descriptors of the watch");
     TRY(follow(w, w->wake, EVENT_WAKE, err));
+    TRY(follow_agent(w, err));
+    if (m->door != NULL)
+        TRY(follow(w, door_fd(m->door), EVENT_DOOR, err));
+    if (m->host.alarm >= 0)
+        TRY(follow(w, m->host.alarm, EVENT_ALARM, err));
     for (int i = 0; i < w->count; i++)
         TRY(watched_init(w, i, err));
     return HVD_OK;
@@ -539,29 +786,33 @@ static void watch_free(struct watch *w)
             fork_close(p->fd);
         if (p->pidfd >= 0)
             fork_close(p->pidfd);
-        seal_release(&p->out);
-        seal_release(&p->in);
+        if (p->talk != NULL) {
+            seal_release(&p->talk->out);
+            seal_release(&p->talk->in);
+            free(p->talk);
+        }
     }
     if (w->epoll >= 0)
         fork_close(w->epoll);
     if (w->wake >= 0)
         fork_close(w->wake);
+    if (w->agent >= 0)
+        fork_close(w->agent);
+    send_news(w);                       /* to nobody */
     pthread_mutex_destroy(&w->lock);
     free(w->peers);
     free(w->suspects);
+    free(w->needed);
+    free(w->departures);
     free(w);
 }
 
 /* Signals are for the threads of the user. */
 static int start_thread(struct watch *w)
 {
-    sigset_t all, before;
     int code;
 
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    code = FAULT("watch.start") ? EAGAIN : pthread_create(&w->thread, NULL, run, w);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    code = FAULT("watch.start") ? EAGAIN : thread_start(&w->thread, run, w);
     return code;
 }
 
@@ -634,17 +885,58 @@ void watch_suspect(struct mesh *m, int peer, const struct hvd_error *why)
         return;
     }
     if (atomic_load(&m->links[peer].going)) {
-        atomic_store(&m->going, true);
+        atomic_store(&m->stirred, true);
         return;
     }
+    suspect(w, peer, why);
+    wake(w);
+}
+
+enum hvd_status watch_spread(struct mesh *m, const void *bytes, size_t n,
+                             struct hvd_error *err)
+{
+    struct watch *w = m->watch;
+    struct news *news;
+
+    if (w == NULL || m->far_count == 0)
+        return HVD_OK;
+    news = malloc(sizeof *news + n);
+    if (news == NULL)
+        return error_set(err, HVD_NOMEM, -1, "no memory for news");
+    news->bytes = n;
+    memcpy(news->data, bytes, n);
     pthread_mutex_lock(&w->lock);
-    if (w->suspects[peer].until_us == 0) {
-        w->suspect_count++;
-        w->suspects[peer].until_us = clock_us() + w->grace_us;
-        w->suspects[peer].why = *why;
-    }
+    list_append(&w->news, &news->node);
     pthread_mutex_unlock(&w->lock);
     wake(w);
+    return HVD_OK;
+}
+
+/* Each peer once: the owner does not ask again. */
+void watch_need(struct mesh *m, int peer)
+{
+    struct watch *w = m->watch;
+
+    if (w == NULL)
+        return;
+    pthread_mutex_lock(&w->lock);
+    w->needed[w->needed_count++] = peer;
+    pthread_mutex_unlock(&w->lock);
+    wake(w);
+}
+
+/* One that is made later than at forming begins to count now. */
+void watch_take(struct mesh *m, int peer, struct proved *p)
+{
+    struct hvd_error err;
+
+    m->watch_connections[peer] = *p;
+    if (m->watch == NULL)
+        return;
+    m->watch->peers[peer].seen_us = clock_us();
+    m->watch->peers[peer].begun = true;
+    if (watched_init(m->watch, peer, &err) != HVD_OK)
+        mesh_fail(m, &err);
 }
 
 void watch_tell(struct mesh *m)

@@ -136,8 +136,6 @@ static bool changed_hello(int fd)
     struct hs_dialer d;
     unsigned bit = chance() % (HS_HELLO * 8);
 
-    if (bit / 16 == 2)                  /* the version is another attack */
-        bit = 8;
     make_hello(test_key, raw_identity(0, 0), &d, hello);
     hello[bit / 8] ^= (uint8_t)(1u << bit % 8);
     raw_send(fd, hello, sizeof hello);
@@ -146,13 +144,13 @@ static bool changed_hello(int fd)
 
 static bool changed_version(int fd)
 {
-    uint8_t hello[HS_HELLO], reply[HS_REPLY];
+    uint8_t hello[HS_HELLO];
     struct hs_dialer d;
 
     make_hello(test_key, raw_identity(0, 0), &d, hello);
     hello[4] ^= (uint8_t)(1 + chance() % 255);
     raw_send(fd, hello, sizeof hello);
-    return raw_receive(fd, reply, sizeof reply) && reply[6] == 1 && raw_is_dropped(fd);
+    return raw_is_dropped(fd);
 }
 
 /* A good hello and reply, then a confirm that is not. */
@@ -208,11 +206,7 @@ static bool spliced(int fd)
 
 static bool replayed(int fd)
 {
-    uint8_t reply[HS_REPLY];
-
     raw_send(fd, tape.hello, HS_HELLO);
-    if (!raw_receive(fd, reply, sizeof reply))
-        return false;
     raw_send(fd, tape.confirm, HS_CONFIRM);
     raw_send(fd, tape.entry, tape.entry_n);
     return raw_is_dropped(fd);
@@ -524,13 +518,12 @@ TEST(a_flood_of_strangers_keeps_nobody_out, .limit_s = 60)
     hvd_server_free(s);
 }
 
-/* A wire tapper's recorded HELLO fits; it must not push honest workers out either. */
-TEST(replayed_hellos_keep_nobody_out)
+/* A wire tapper's recorded HELLO fits once: again it is refused without an answer. */
+TEST(a_replayed_hello_gets_no_answer)
 {
     enum { MANY = SERVER_UNPROVED + 100 };
     struct hvd_server *s = server_up(server_options(1));
     static int fds[MANY];
-    uint8_t reply[HS_REPLY];
 
     record(hvd_server_port(s));
     await_status(s, "gone");
@@ -539,13 +532,60 @@ TEST(replayed_hellos_keep_nobody_out)
         CHECK(raw_send(fds[i], tape.hello, HS_HELLO));
     }
     for (int i = 0; i < MANY; i++)
-        CHECK(raw_receive(fds[i], reply, HS_REPLY));
-    /* On a slow machine the first ones have gone by their age. */
-    CHECK(counters_of(s).refused >= (uint64_t)(MANY - SERVER_UNPROVED));
-    CHECK(raw_is_dropped(fds[0]));      /* the oldest went first */
+        CHECK(raw_is_dropped(fds[i]));
+    CHECK_EQ(counters_of(s).refused, MANY);
     check_honest(s);
     for (int i = 0; i < MANY; i++)
         close(fds[i]);
+    hvd_server_free(s);
+}
+
+/* Sends the recorded HELLO as fast as it can, on connections it keeps, until killed. */
+static pid_t start_replays(uint16_t port)
+{
+    pid_t pid = fork();
+
+    if (pid == 0) {
+        static int fds[512];
+
+        for (int i = 0;; i = (i + 1) % 512) {
+            if (fds[i] > 0)
+                close(fds[i]);
+            fds[i] = raw_connect(port);
+            raw_send(fds[i], tape.hello, HS_HELLO);
+        }
+    }
+    return pid;
+}
+
+TEST(replayed_hellos_delay_nobody, .limit_s = 60)
+{
+    struct hvd_server *s = server_up(server_options(1));
+    uint64_t worst_us = 0, before;
+    pid_t pid;
+    int log;
+
+    record(hvd_server_port(s));
+    await_status(s, "gone");
+    log = capture_stderr();
+    pid = start_replays(hvd_server_port(s));
+    before = counters_of(s).refused;
+    while (counters_of(s).refused < before + 1000)
+        poll(NULL, 0, 1);
+    for (int i = 0; i < 10; i++) {
+        struct worker w = worker_of(hvd_server_port(s), 0, 1);
+
+        CHECK_OK(worker_join(&w), w.err);
+        worst_us = w.took_us > worst_us ? w.took_us : worst_us;
+        worker_end(&w);
+        await_status(s, "gone");
+    }
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+    close(log);
+    printf("%llu replays, a worker joins in %.1f ms at most\n",
+           (unsigned long long)(counters_of(s).refused - before), (double)worst_us / 1e3);
+    CHECK(worst_us < 2000000);          /* a few ms; sanitized, on a busy machine: more */
     hvd_server_free(s);
 }
 
@@ -572,19 +612,27 @@ static void *false_run(void *context)
     return NULL;
 }
 
-static void false_start(struct false_server *f, void (*answer)(int, const uint8_t *))
+static void false_start_at(struct false_server *f, const char *address, uint16_t port,
+                           void (*answer)(int, const uint8_t *))
 {
-    struct sockaddr_in a = {.sin_family = AF_INET,
-                            .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons(port)};
     socklen_t n = sizeof a;
+    const int on = 1;
 
+    CHECK_EQ(inet_pton(AF_INET, address, &a.sin_addr), 1);
     f->answer = answer;
     f->listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    setsockopt(f->listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     CHECK_EQ(bind(f->listener, (struct sockaddr *)&a, n), 0);
     CHECK_EQ(listen(f->listener, 16), 0);
     CHECK_EQ(getsockname(f->listener, (struct sockaddr *)&a, &n), 0);
     f->port = ntohs(a.sin_port);
     CHECK_EQ(pthread_create(&f->thread, NULL, false_run, f), 0);
+}
+
+static void false_start(struct false_server *f, void (*answer)(int, const uint8_t *))
+{
+    false_start_at(f, "127.0.0.1", 0, answer);
 }
 
 static void false_stop(struct false_server *f)
@@ -594,17 +642,19 @@ static void false_stop(struct false_server *f)
     close(f->listener);
 }
 
-static void check_false(void (*answer)(int, const uint8_t *), enum hvd_status status,
-                        const char *text)
+/* Without the true server the worker waits for it, and then says what it has met. */
+static void check_false(void (*answer)(int, const uint8_t *), const char *text)
 {
     struct false_server f;
     struct worker w;
 
     false_start(&f, answer);
     w = worker_of(f.port, 0, 1);
-    CHECK_EQ(worker_join(&w), status);
+    w.opt.deadline_us = clock_us() + 500000;
+    CHECK_EQ(worker_join(&w), HVD_AUTH);
+    CHECK(w.took_us >= 500000);
     CHECK_HAS(w.err.text, text);
-    CHECK(w.took_us < 10000000);        /* its own deadline is at 15 s */
+    CHECK_HAS(w.err.text, "127.0.0.1 port");
     false_stop(&f);
 }
 
@@ -647,12 +697,71 @@ static void answer_version(int fd, const uint8_t *hello)
     raw_send(fd, reply, sizeof reply);
 }
 
+/* A stranger that says it were one. */
+static void answer_false_version(int fd, const uint8_t *hello)
+{
+    uint8_t reply[HS_REPLY] = "HvdR";
+
+    (void)hello;
+    bytes_put_u16(reply + 4, 9);
+    raw_send(fd, reply, sizeof reply);
+}
+
 TEST(a_false_server_is_recognised)
 {
-    check_false(answer_nothing, HVD_AUTH, "job key, job id or generation differ");
-    check_false(answer_reflection, HVD_AUTH, "did not prove");
-    check_false(answer_without_key, HVD_AUTH, "did not prove");
-    check_false(answer_version, HVD_VERSION, "protocol 9 (horovod 9.9.9)");
+    check_false(answer_nothing, "job key, job id or generation differ");
+    check_false(answer_reflection, "did not prove");
+    check_false(answer_without_key, "did not prove");
+    check_false(answer_false_version, "protocol 9");
+}
+
+TEST(a_proved_version_is_told_at_once)
+{
+    struct false_server f;
+    struct worker w;
+
+    false_start(&f, answer_version);
+    w = worker_of(f.port, 0, 1);
+    CHECK_EQ(worker_join(&w), HVD_VERSION);
+    CHECK_HAS(w.err.text, "protocol 9 (horovod 9.9.9)");
+    CHECK(w.took_us < 10000000);        /* its own deadline is at 15 s */
+    false_stop(&f);
+}
+
+/* At another address of the server, and in its place before it comes. */
+static void check_stranger_decides_nothing(void (*answer)(int, const uint8_t *))
+{
+    struct hvd_server *s = server_up_at_home(server_options(1));
+    struct hvd_server_options opt = server_options(1);
+    struct false_server f;
+    struct worker w;
+
+    opt.port = hvd_server_port(s);
+    false_start_at(&f, "127.0.0.2", opt.port, answer);
+    w = worker_of(opt.port, 0, 1);
+    w.opt.addrs = "127.0.0.2,127.0.0.1";
+    CHECK_OK(worker_join(&w), w.err);
+    worker_end(&w);
+    false_stop(&f);
+    hvd_server_free(s);
+
+    false_start_at(&f, "127.0.0.1", opt.port, answer);
+    w = worker_of(opt.port, 0, 1);
+    worker_start(&w);
+    poll(NULL, 0, 700);                 /* it meets the stranger several times */
+    false_stop(&f);
+    s = server_up(opt);
+    worker_wait(&w);
+    CHECK_OK(w.status, w.err);
+    worker_end(&w);
+    hvd_server_free(s);
+}
+
+TEST(a_stranger_in_place_of_the_server_decides_nothing)
+{
+    check_stranger_decides_nothing(answer_false_version);
+    check_stranger_decides_nothing(answer_without_key);
+    check_stranger_decides_nothing(answer_nothing);
 }
 
 /* It holds the key, but does not do what a server does. */
@@ -738,18 +847,23 @@ TEST(who_accepts_and_says_nothing_is_named)
     false_stop(&f);
 }
 
-TEST(a_worker_with_the_wrong_key_is_told_so_at_once)
+TEST(a_worker_with_the_wrong_key_is_told_so)
 {
     struct hvd_server *s = server_up(server_options(1));
     struct worker w = worker_of(hvd_server_port(s), 0, 1);
     uint8_t key[HVD_KEY_BYTES] = {7};
 
+    int log = capture_stderr();
+
     w.opt.key = key;
+    w.opt.deadline_us = clock_us() + 1000000;
     CHECK_EQ(worker_join(&w), HVD_AUTH);
     CHECK_HAS(w.err.text, "127.0.0.1 port");
-    CHECK(w.took_us < 10000000);        /* its own deadline is at 15 s */
+    CHECK_EQ(lines_of(log, "trying again until the time limit"), 1);
     w = worker_of(hvd_server_port(s), 0, 1);
     w.opt.job_id = "another";
+    w.opt.deadline_us = clock_us() + 500000;
     CHECK_EQ(worker_join(&w), HVD_AUTH);
+    close(log);
     hvd_server_free(s);
 }

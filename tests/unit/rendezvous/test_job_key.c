@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -45,20 +46,17 @@ static void set_number(const char *variable, int value)
     setenv(variable, text, 1);
 }
 
-/* A pipe that holds n bytes 0, 1, 2 ... and, if asked, has no writer any more. */
-static int key_pipe(int n, bool closed)
+/* As a launcher hands it over. */
+static int key_descriptor(void)
 {
-    uint8_t bytes[64];
-    int fds[2];
+    uint8_t bytes[HVD_KEY_BYTES];
+    int fd;
 
-    for (int i = 0; i < 64; i++)
+    for (int i = 0; i < HVD_KEY_BYTES; i++)
         bytes[i] = (uint8_t)i;
-    CHECK_EQ(pipe(fds), 0);
-    CHECK_EQ(write(fds[1], bytes, (size_t)n), n);
-    if (closed)
-        close(fds[1]);
-    set_number("HOROVOD_KEY_FD", fds[0]);
-    return fds[0];
+    CHECK_OK(hvd_key_descriptor(bytes, &fd, &err), err);
+    set_number("HOROVOD_KEY_FD", fd);
+    return fd;
 }
 
 TEST(keys_are_random)
@@ -91,7 +89,7 @@ TEST(without_a_source_there_is_none)
 
 TEST(a_descriptor_is_read_once_closed_and_remembered)
 {
-    int fd = key_pipe(HVD_KEY_BYTES, true);
+    int fd = key_descriptor();
 
     check_key();
     CHECK(fcntl(fd, F_GETFD) < 0 && errno == EBADF);
@@ -99,27 +97,68 @@ TEST(a_descriptor_is_read_once_closed_and_remembered)
     check_key();                        /* a second init */
 }
 
-TEST(a_descriptor_may_stay_open_at_the_other_end)
+TEST(the_memory_behind_a_descriptor_cannot_be_changed)
 {
-    key_pipe(HVD_KEY_BYTES, false);
+    int fd = key_descriptor();
+
+    CHECK(pwrite(fd, "x", 1, 8) < 0);
+    CHECK(ftruncate(fd, 0) != 0);
+    CHECK(fcntl(fd, F_GETFD) & FD_CLOEXEC);
     check_key();
 }
 
-TEST(a_short_key_is_refused)
+/* What is not ours is refused, stays open, and keeps its place. */
+static void check_left_alone(int fd, off_t at)
 {
-    key_pipe(31, true);
+    set_number("HOROVOD_KEY_FD", fd);
     CHECK_EQ(read_key(), HVD_INVALID);
-    CHECK_HAS(err.text, "gave 31 bytes of a job key of 32");
+    CHECK_HAS(err.text, "is not the job key");
+    CHECK_HAS(err.text, "pass_fds");
+    CHECK(fcntl(fd, F_GETFD) >= 0);
+    CHECK_EQ(lseek(fd, 0, SEEK_CUR), at);
     CHECK(!found);
     for (int i = 0; i < HVD_KEY_BYTES; i++)
         CHECK_EQ(key[i], 0);
 }
 
+TEST(what_has_the_number_of_a_lost_descriptor_is_left_alone)
+{
+    char bytes[64] = "HvdKey1\nthe rest looks like a key, but it is a file";
+    int file = open("/tmp", O_TMPFILE | O_RDWR, 0600), ends[2];
+    int open_memory = memfd_create("horovod-key", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    int sealed = memfd_create("horovod-key", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+    CHECK_EQ(write(file, bytes, 40), 40);
+    check_left_alone(file, 40);
+    CHECK_EQ(write(open_memory, bytes, 40), 40);
+    check_left_alone(open_memory, 40);
+    bytes[3] = 'x';
+    CHECK_EQ(write(sealed, bytes, 40), 40);
+    CHECK_EQ(fcntl(sealed, F_ADD_SEALS,
+                   F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE), 0);
+    check_left_alone(sealed, 40);
+    CHECK_EQ(pipe(ends), 0);
+    CHECK_EQ(write(ends[1], bytes, 40), 40);
+    check_left_alone(ends[0], -1);
+    CHECK_EQ(read(ends[0], bytes, sizeof bytes), 40);
+}
+
 TEST(a_descriptor_that_is_not_open_is_named)
 {
     setenv("HOROVOD_KEY_FD", "977", 1);
-    CHECK_EQ(read_key(), HVD_SYS);
+    CHECK_EQ(read_key(), HVD_INVALID);
     CHECK_HAS(err.text, "HOROVOD_KEY_FD=977");
+    CHECK_HAS(err.text, "not open");
+}
+
+TEST(a_socket_nobody_listens_at_is_named)
+{
+    setenv("HOROVOD_KEY_SOCKET", "@horovod-key-nobody", 1);
+    CHECK_EQ(read_key(), HVD_PEER_LOST);
+    CHECK_HAS(err.text, "has gone");
+    CHECK(getenv("HOROVOD_KEY_SOCKET") == NULL);
+    setenv("HOROVOD_KEY_SOCKET", "/tmp/socket", 1);
+    CHECK_EQ(read_key(), HVD_INVALID);
 }
 
 TEST(a_variable_is_wiped_at_once)
@@ -241,7 +280,7 @@ TEST(a_forked_child_has_no_key)
     int status;
     pid_t pid;
 
-    key_pipe(HVD_KEY_BYTES, true);
+    key_descriptor();
     check_key();
     pid = fork();
     if (pid == 0)
@@ -258,7 +297,7 @@ TEST(the_page_is_marked)
     bool marked = false;
     FILE *f;
 
-    key_pipe(HVD_KEY_BYTES, true);
+    key_descriptor();
     check_key();
     f = fopen("/proc/self/smaps", "r");
     while (fgets(line, sizeof line, f) != NULL)

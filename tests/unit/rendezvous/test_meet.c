@@ -378,6 +378,71 @@ TEST(an_abort_reaches_those_who_run_those_who_wait_and_those_who_come)
     hvd_server_free(s);
 }
 
+TEST(the_first_report_of_a_generation_stays)
+{
+    struct hvd_error first = {HVD_ABORTED, 1, "rank 1 aborted the job: a reason"};
+    struct hvd_error second = {HVD_PEER_LOST, 0, "rank 0 has gone"};
+    struct hvd_server *s = server_up(server_options(2));
+    struct hvd_error report;
+    struct worker w[2];
+
+    for (int i = 0; i < 2; i++)
+        w[i] = worker_of(hvd_server_port(s), i, 2);
+    join_all(w, 2);
+    CHECK(!hvd_server_report(s, &report));
+    rdv_report(w[0].client, &first);
+    worker_end(&w[0]);                  /* what it said before counts, at once */
+    CHECK(hvd_server_report(s, &report));
+    CHECK_EQ(report.rank, 1);
+    CHECK_EQ(report.status, HVD_ABORTED);
+    CHECK_STR(report.text, first.text);
+    rdv_report(w[1].client, &second);
+    worker_end(&w[1]);
+    CHECK(hvd_server_report(s, &report));
+    CHECK_EQ(report.rank, 1);
+    hvd_server_next_generation(s, 2);
+    CHECK(!hvd_server_report(s, &report));
+    hvd_server_free(s);
+}
+
+TEST(without_a_report_the_first_to_leave_is_named)
+{
+    struct hvd_error why = {HVD_PEER_LOST, 0, "rank 0 has gone"};
+    struct hvd_server *s = server_up(server_options(3));
+    struct hvd_error report;
+    struct worker w[3];
+
+    for (int i = 0; i < 3; i++)
+        w[i] = worker_of(hvd_server_port(s), i, 3);
+    join_all(w, 3);
+    worker_end(&w[1]);
+    CHECK(hvd_server_report(s, &report));
+    worker_end(&w[0]);
+    CHECK(hvd_server_report(s, &report));
+    CHECK_EQ(report.status, HVD_SHUTDOWN);
+    CHECK_EQ(report.rank, 1);
+    rdv_report(w[2].client, &why);
+    worker_end(&w[2]);
+    CHECK(hvd_server_report(s, &report));
+    CHECK_EQ(report.rank, 0);
+    hvd_server_free(s);
+}
+
+TEST(a_report_of_an_older_generation_does_not_count)
+{
+    struct hvd_error why = {HVD_ABORTED, 1, "too early"};
+    struct hvd_server *s = server_up(server_options(1));
+    struct worker w = worker_of(hvd_server_port(s), 0, 1);
+    struct hvd_error report;
+
+    CHECK_OK(worker_join(&w), w.err);
+    hvd_server_next_generation(s, 1);
+    rdv_report(w.client, &why);         /* of a generation that is over */
+    CHECK(!hvd_server_report(s, &report));
+    worker_end(&w);
+    hvd_server_free(s);
+}
+
 TEST(a_server_that_ends_does_not_disturb_a_formed_job)
 {
     struct hvd_server *s = server_up(server_options(1));
