@@ -283,7 +283,7 @@ static enum hvd_status take_memory(struct coll_task *t, struct hvd_error *err)
     return HVD_OK;
 }
 
-static enum hvd_status start_swap(struct coll_task *t, struct hvd_error *err)
+static enum hvd_status start_exchange(struct coll_task *t, struct hvd_error *err)
 {
     struct tree *tree = (struct tree *)t->state;
     struct coll_call call = hier_call(t, COLL_ALLTOALL);
@@ -326,7 +326,7 @@ static enum hvd_status tree_start(struct coll_task *t, struct hvd_error *err)
     tree->begin = block_begin(t, tree->first_block);
     tree->length = block_begin(t, tree->first_block + tree->my_blocks) - tree->begin;
     TRY_OUT(take_memory(t, err));
-    TRY_OUT(start_swap(t, err));
+    TRY_OUT(start_exchange(t, err));
     return HVD_OK;
 out:
     tree_release(t);

@@ -1,7 +1,7 @@
-/* allgather_bruck.c: small parts over messages, in log2 n rounds. */
+/* allgather_bruck.c: small parts over messages, in log2 n rounds; of many hosts, all. */
 #include "collective/bruck_int.h"
 
-extern const struct coll_alg allgather_bruck;
+extern const struct coll_alg allgather_bruck, allgather_rounds;
 
 static void gather_release(struct coll_task *t)
 {
@@ -46,5 +46,13 @@ const struct coll_alg allgather_bruck = {
     .op = COLL_ALLGATHER, .name = "bruck",
     .text = "messages, small: log2(n) rounds", .state_bytes = sizeof(struct bruck),
     .can = task_can_always, .start = gather_start, .step = gather_step,
+    .release = gather_release, .needs_us = msg_needs_us, .has_come = msg_has_come,
+};
+
+/* One copy more than pairwise, but few messages and few peers. */
+const struct coll_alg allgather_rounds = {
+    .op = COLL_ALLGATHER, .name = "rounds",
+    .text = "messages, many hosts: log2(n) rounds", .state_bytes = sizeof(struct bruck),
+    .can = order_is_tree, .start = gather_start, .step = gather_step,
     .release = gather_release, .needs_us = msg_needs_us, .has_come = msg_has_come,
 };

@@ -20,8 +20,8 @@ static uint64_t host_count(const struct coll_task *t, int host)
     const struct coll_team *team = t->team;
     uint64_t sum = 0;
 
-    for (int i = team->host_begin[host]; i < team->host_begin[host + 1]; i++)
-        sum += t->call.counts[team->by_host[i]];
+    for (int i = team->layout.begin[host]; i < team->layout.begin[host + 1]; i++)
+        sum += t->call.counts[team->layout.by_host[i]];
     return sum;
 }
 
@@ -32,7 +32,7 @@ static void find_parts(const struct coll_task *t, uint64_t part[3])
 
     part[0] = part[2] = 0;
     part[1] = host_count(t, host);
-    for (int h = 0; h < t->team->host_count; h++)
+    for (int h = 0; h < t->team->layout.host_count; h++)
         if (h != host)
             part[h < host ? 0 : 2] += host_count(t, h);
 }
@@ -59,7 +59,7 @@ static enum hvd_status start_cross(struct coll_task *t, struct hvd_error *err)
     uint64_t *counts = c->counts + t->team->local->count, part[3];
 
     find_parts(t, part);
-    for (int h = 0; h < t->team->host_count; h++)
+    for (int h = 0; h < t->team->layout.host_count; h++)
         counts[h] = host_count(t, h);
     call.counts = counts;
     call.in = (char *)t->call.out + part[0] * task_type_bytes(t->call.dtype);
@@ -109,7 +109,7 @@ static void collect_release(struct coll_task *t)
 static enum hvd_status collect_start(struct coll_task *t, struct hvd_error *err)
 {
     struct collect *c = (struct collect *)t->state;
-    size_t n = (size_t)t->team->local->count + (size_t)t->team->host_count;
+    size_t n = (size_t)t->team->local->count + (size_t)t->team->layout.host_count;
     enum hvd_status status;
 
     *c = (struct collect){.counts = scratch_get(t->team->scratch,
@@ -139,7 +139,7 @@ static bool collect_can(const struct coll_team *team)
     if (team->local == NULL || team_hier_allgather == 0)
         return false;
     for (int i = 0; i < team->count; i++)
-        if (team->by_host[i] != i)
+        if (team->layout.by_host[i] != i)
             return false;
     return true;
 }

@@ -4,6 +4,9 @@
  */
 #include "collective/bruck_int.h"
 
+#define GATHER_MOST (32u << 10)         /* of all vectors: a round has half of them, less than the
+                                         * latency of a network; then doubling is as good */
+
 extern const struct coll_alg allreduce_gather;
 
 static void gather_release(struct coll_task *t)
@@ -42,10 +45,17 @@ static enum hvd_status gather_step(struct coll_task *t, struct hvd_error *err)
     return order_reduce(t, t->team->src, &t->call.out, 1, t->call.count, false, err);
 }
 
+/* Everybody gets the vectors of all: of many, small ones only. */
+static uint64_t gather_limit(const struct coll_team *team)
+{
+    return order_is_tree(team) ? GATHER_MOST / (uint64_t)team->count : UINT64_MAX;
+}
+
 const struct coll_alg allreduce_gather = {
     .op = COLL_ALLREDUCE, .name = "gather",
     .text = "messages, small: all inputs to all in log2(n) rounds, each reduces all",
-    .state_bytes = sizeof(struct bruck), .can = task_can_always, .start = gather_start,
+    .state_bytes = sizeof(struct bruck), .can = task_can_always, .limit = gather_limit,
+    .start = gather_start,
     .step = gather_step, .release = gather_release, .needs_us = msg_needs_us,
     .has_come = msg_has_come,
 };

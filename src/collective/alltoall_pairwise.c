@@ -3,7 +3,7 @@
 
 extern const struct coll_alg alltoall_pairwise;
 
-static void swap_release(struct coll_task *t)
+static void pairwise_release(struct coll_task *t)
 {
     msg_drop(t, (struct msg_pack *)t->state);
 }
@@ -20,7 +20,7 @@ static void copy_own(struct coll_task *t, size_t unit)
         red_copy((char *)t->call.out + to, (const char *)t->call.in + from, bytes);
 }
 
-static enum hvd_status swap_start(struct coll_task *t, struct hvd_error *err)
+static enum hvd_status pairwise_start(struct coll_task *t, struct hvd_error *err)
 {
     struct msg_pack *pack = (struct msg_pack *)t->state;
     int n = t->team->count, me = t->team->me;
@@ -44,7 +44,7 @@ static enum hvd_status swap_start(struct coll_task *t, struct hvd_error *err)
     return HVD_OK;
 }
 
-static enum hvd_status swap_step(struct coll_task *t, struct hvd_error *err)
+static enum hvd_status pairwise_step(struct coll_task *t, struct hvd_error *err)
 {
     struct msg_pack *pack = (struct msg_pack *)t->state;
 
@@ -54,7 +54,7 @@ static enum hvd_status swap_step(struct coll_task *t, struct hvd_error *err)
 const struct coll_alg alltoall_pairwise = {
     .op = COLL_ALLTOALL, .name = "pairwise",
     .text = "messages: a part to and from each member",
-    .state_bytes = sizeof(struct msg_pack), .can = task_can_always, .start = swap_start,
-    .step = swap_step, .release = swap_release, .needs_us = msg_needs_us,
+    .state_bytes = sizeof(struct msg_pack), .can = task_can_always, .start = pairwise_start,
+    .step = pairwise_step, .release = pairwise_release, .needs_us = msg_needs_us,
     .has_come = msg_has_come,
 };

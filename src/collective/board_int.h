@@ -27,10 +27,11 @@ struct board_line {
     uint8_t in_kind, out_kind;          /* enum board_kind */
     uint16_t ring;                      /* chunks in the ring */
     uint16_t half;                      /* without those it reduces: staged.c, rule 4 */
-    uint16_t unused;
+    uint16_t inline_bytes;              /* allgather: of the part, if it is in the line */
     union {
         struct {
             uint64_t in, out;           /* offset or address, by kind */
+            uint64_t bytes;             /* allgather: of the part, if it is elsewhere */
         } at;
         unsigned char bytes[LINE_INLINE];
     };

@@ -46,7 +46,7 @@ static int place_of(const struct coll_team *team, int member)
 static enum hvd_status start_phase(struct coll_task *t, struct hvd_error *err)
 {
     struct hier *h = (struct hier *)t->state;
-    int host = t->team->host_of[t->call.root];
+    int host = t->team->layout.host_of[t->call.root];
     bool at_root = host == hier_host(t->team);
 
     if (h->phase == 0 && at_root)

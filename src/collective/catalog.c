@@ -8,11 +8,12 @@
 
 #define ALGORITHMS(X)                                                                  \
     X(allreduce_alone) X(allreduce_slot) X(allreduce_shared) X(allreduce_hier)         \
-    X(allreduce_pair) X(allreduce_gather) X(allreduce_pairwise)                        \
+    X(allreduce_pair) X(allreduce_gather) X(allreduce_doubling) X(allreduce_halving)   \
+    X(allreduce_pairwise)                                                              \
     X(allgather_alone) X(allgather_board) X(allgather_hier) X(allgather_bruck)         \
-    X(allgather_pairwise)                                                              \
+    X(allgather_rounds) X(allgather_pairwise)                                          \
     X(broadcast_alone) X(broadcast_board) X(broadcast_hier) X(broadcast_tree)          \
-    X(broadcast_slices)                                                                \
+    X(broadcast_pipe) X(broadcast_slices)                                              \
     X(alltoall_alone) X(alltoall_board) X(alltoall_pairwise)                           \
     X(reducescatter_alone) X(reducescatter_board) X(reducescatter_pairwise)            \
     X(barrier_alone) X(barrier_board) X(barrier_hier) X(barrier_rounds)                \
@@ -34,9 +35,10 @@ const char *const catalog_op_names[COLL_OP_COUNT] = {
 
 const char catalog_default_rules[] =
     "allreduce 0-inf alone, 0-8kb slot, 0-inf shared, 0-inf hier, 0-512kb pair, "
-    "0-20kb gather, 0-inf pairwise, "
-    "allgather 0-inf alone, 0-inf board, 0-inf hier, 0-64kb bruck, 0-inf pairwise, "
-    "broadcast 0-inf alone, 0-inf board, 0-inf hier, 0-256kb tree, 0-inf slices, "
+    "0-20kb gather, 0-16kb doubling, 0-inf halving, 0-inf pairwise, "
+    "allgather 0-inf alone, 0-inf board, 0-inf hier, 0-64kb bruck, 0-inf rounds, "
+    "0-inf pairwise, "
+    "broadcast 0-inf alone, 0-inf board, 0-inf hier, 0-256kb tree, 0-inf pipe, 0-inf slices, "
     "alltoall 0-inf alone, 0-inf board, 0-inf pairwise, "
     "reducescatter 0-inf alone, 0-inf board, 0-inf pairwise, "
     "barrier 0-inf alone, 0-inf board, 0-inf hier, 0-inf rounds, "

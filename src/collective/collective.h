@@ -13,14 +13,15 @@
  * Once all members of the host have come it is `committed` and must be finished.
  *
  * Every element is combined in the order of team ranks within a host, then of hosts in
- * the order of their first team rank: results do not depend on algorithm, chunking,
- * fusion or transport.
+ * the order of their first team rank (many hosts: by pairs, see order.c): results do not
+ * depend on algorithm, chunking, fusion or transport.
  *
  * Thread: the owner of the engine.
  */
 #ifndef HVD_COLLECTIVE_COLLECTIVE_H
 #define HVD_COLLECTIVE_COLLECTIVE_H
 
+#include "collective/layout.h"
 #include "reduce/reduce.h"
 #include "transport/transport.h"
 
@@ -42,6 +43,8 @@ void coll_team_free(struct coll_team *team);
 
 /* All members share one host's memory: tasks need no negotiation to be safe. */
 bool coll_team_is_local(const struct coll_team *team);
+/* Valid as long as the team. */
+const struct layout *coll_team_layout(const struct coll_team *team);
 
 enum coll_op { COLL_ALLREDUCE, COLL_ALLGATHER, COLL_BROADCAST, COLL_ALLTOALL,
                COLL_REDUCESCATTER, COLL_BARRIER, COLL_ADASUM, COLL_OP_COUNT };
@@ -67,6 +70,7 @@ struct coll_call {
                                          * cannot be cancelled (false: when all have come) */
     bool waited;                        /* a thread of ours waits for the result, so that
                                          * others can count on our work */
+    bool open;                          /* sizes are said with the parts, see coll_sizes */
 };
 
 struct coll_task;
@@ -82,6 +86,17 @@ enum hvd_status coll_start(struct coll_team *team, const struct coll_call *call,
  * failed, outputs undefined. */
 enum hvd_status coll_step(struct coll_task *task, struct hvd_error *err);
 
+/*
+ * Open sizes: an allgather or alltoall whose members do not know what the others bring.
+ * `counts` has our own (allgather: counts[our team rank]); nobody reads `out` or
+ * `recv_counts`.  When all have come, coll_sizes tells what each member contributes to our
+ * output, by team rank, elements; until then NULL.  The task then waits for coll_place,
+ * which gives room for all of it.
+ */
+bool coll_can_open(const struct coll_team *team, enum coll_op op);
+const uint64_t *coll_sizes(const struct coll_task *task);
+void coll_place(struct coll_task *task, void *out);
+
 /* True: others wait for work of ours (staging copies, a share in a ring), so it must be
  * stepped soon even if nobody waits for the result here. */
 bool coll_needs_us(const struct coll_task *task);
@@ -96,19 +111,21 @@ void coll_cancel(struct coll_task *task);       /* any time before */
 /*
  * An allreduce of a few bytes whose data somebody else moves: the steps of the one order.
  * HOST: the parts of one host into a partial result, of coll_partial_bytes an element;
- * HOSTS: these into the result; ALL: both, where no host has several members or all are on
- * one.  `src` in the order of members or hosts; dst may be one of them.
+ * HOSTS: these into the result; ALL: both, where every member has a host of its own; ONE: where
+ * all are on one.  `src` in the order of members or hosts; dst may be one of them.
  */
-enum coll_fold { COLL_FOLD_HOST, COLL_FOLD_HOSTS, COLL_FOLD_ALL };
+enum coll_fold { COLL_FOLD_HOST, COLL_FOLD_HOSTS, COLL_FOLD_ALL, COLL_FOLD_ONE };
+#define COLL_FOLD_MAX 64                /* sources */
 void coll_fold(const struct coll_call *call, enum coll_fold step, const void *const *src,
                int n, size_t count, void *dst);
 size_t coll_partial_bytes(enum hvd_dtype dtype);
 
 /* Instead of coll_finish: the task is kept, to be started again with other buffers in
- * another turn of its board; else its call stays as it was checked. */
+ * another turn of its board, and with `counts` of its own if its sizes are open; else its call
+ * stays as it was checked. */
 void coll_keep(struct coll_task *task);
 enum hvd_status coll_restart(struct coll_task *task, const void *in, void *out,
-                             uint32_t turn, struct hvd_error *err);
+                             const uint64_t *counts, uint32_t turn, struct hvd_error *err);
 void coll_drop(struct coll_task *task);         /* the end of a task that was kept */
 
 /* "op name sizes text" for each algorithm, and the rules in force; HOROVOD_ALGORITHMS. */

@@ -31,13 +31,8 @@ struct coll_team {
     int slot;
     uint32_t epoch;
     int *ranks;                         /* by team rank: global rank */
-    int host_count;
-    int *host_of;                       /* by team rank: hosts in the order of their
-                                         * first team rank */
-    int *by_host;                       /* team ranks, ordered by host and then by rank */
-    int *host_begin;                    /* host_count + 1 positions in by_host */
+    struct layout layout;
     size_t cache_bytes;                 /* last level cache of a CPU */
-    bool flat_order;                    /* one host, or one member on each: rank order */
 
     /* Memory shared by all members (direct), see board_int.h. */
     bool direct;
@@ -81,6 +76,7 @@ struct coll_task {
     bool published;                     /* our line of the board carries our stamp */
     bool committed;                     /* all members of the board have come */
     bool left;                          /* we read nothing of the others any more */
+    bool sized, placed;                 /* open sizes: coll_sizes, coll_place */
     _Alignas(16) unsigned char state[];
 };
 
@@ -94,6 +90,7 @@ struct coll_alg {
     const char *name, *text;
     size_t state_bytes;
     bool (*can)(const struct coll_team *team);
+    bool opens;                         /* takes calls with open sizes */
     uint64_t (*limit)(const struct coll_team *team);    /* sizes below; NULL: all */
     enum hvd_status (*start)(struct coll_task *task, struct hvd_error *err);
     enum hvd_status (*step)(struct coll_task *task, struct hvd_error *err);
@@ -119,6 +116,8 @@ const struct coll_alg *select_choose(const struct coll_team *team,
 enum hvd_status task_start(struct coll_team *team, const struct coll_call *call,
                            uint32_t part, enum hvd_dtype out_type,
                            struct coll_task **task_p, struct hvd_error *err);
+/* Where sizes that are open are written, by team rank (coll_sizes). */
+uint64_t *task_open_sizes(struct coll_task *task);
 /* Steps *task_p and finishes it when it succeeds (then *task_p is NULL). */
 enum hvd_status task_drive(struct coll_task **task_p, struct hvd_error *err);
 /* The size by which algorithms are chosen; the same on all members. */
@@ -128,8 +127,6 @@ bool task_can_always(const struct coll_team *team);
 bool task_can_direct(const struct coll_team *team);
 
 /* team.c */
-enum hvd_status team_new_sub(struct coll_team *parent, const int *ranks, int count,
-                             struct coll_team **team_p, struct hvd_error *err);
 extern int team_hier_allreduce, team_hier_allgather;    /* coll_set_hierarchical */
 
 /* scratch.c: blocks of memory that are kept for the next operation. */
@@ -146,6 +143,8 @@ void scratch_put(struct scratch *s, void *block);               /* either; NULL 
 enum hvd_status order_reduce(struct coll_task *task, const void *const *sources,
                              void *const *dst, int ndst, size_t count, bool stream,
                              struct hvd_error *err);
+/* True if the team is one of many hosts with a member on each, whose sums are made by pairs. */
+bool order_is_tree(const struct coll_team *team);
 /* The type in which a sum that is not complete is kept. */
 enum hvd_dtype order_partial_type(enum hvd_dtype dtype);
 

@@ -3,7 +3,7 @@
 
 int hier_host(const struct coll_team *team)
 {
-    return team->host_of[team->me];
+    return team->layout.host_of[team->me];
 }
 
 int hier_place(const struct coll_team *team)
@@ -49,7 +49,7 @@ bool hier_has_come(const struct coll_task *t, int member)
     const struct hier *h = (const struct hier *)t->state;
     const struct coll_team *team = t->team;
 
-    if (team->host_of[member] != hier_host(team))
+    if (team->layout.host_of[member] != hier_host(team))
         return false;
     if (h->child == NULL || h->child->team != team->local)
         return true;

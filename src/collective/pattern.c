@@ -45,6 +45,15 @@ int pattern_rounds(int n)
     return k;
 }
 
+int pattern_power(int n)
+{
+    int power = 1;
+
+    while (2 * power <= n)
+        power *= 2;
+    return power;
+}
+
 void pattern_bruck(int n, int me, int round, int *to_p, int *from_p, int *blocks_p)
 {
     int held = 1 << round;

@@ -19,6 +19,9 @@ size_t pattern_slice(size_t count, int parts, int index, size_t *begin_p);
 /* Rounds of a doubling scheme over n members: the least k with 2^k >= n. */
 int pattern_rounds(int n);
 
+/* The largest power of two that is not above n. */
+int pattern_power(int n);
+
 /* Bruck's allgather: before round k a member holds the blocks of the members me, me + 1,
  * ... (2^k of them).  In round k it sends the first *blocks_p of them to *to_p and appends
  * as many from *from_p. */

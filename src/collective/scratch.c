@@ -77,7 +77,7 @@ static void *take(struct scratch *s, size_t bytes, bool shared)
     room = HEADER + ((size_t)1 << (class + FIRST_SHIFT));
     if (FAULT("coll.scratch"))
         return NULL;
-    b = shared ? arena_alloc(room) : aligned_alloc(64, room);
+    b = shared ? arena_alloc_dirty(room) : aligned_alloc(64, room);
     if (b == NULL)
         return NULL;
     *b = (struct block){NULL, class, shared};

@@ -90,8 +90,10 @@ static enum hvd_status check_call(const struct coll_team *team,
     if (call->op == COLL_BROADCAST && (call->root < 0 || call->root >= team->count))
         return error_set(err, HVD_INVALID, -1, "root %d of %d members", call->root,
                          team->count);
-    if (counted && (call->counts == NULL ||
-                    (call->op == COLL_ALLTOALL && call->recv_counts == NULL)))
+    if (call->open && !coll_can_open(team, call->op))
+        return error_set(err, HVD_INVALID, -1, "open sizes");
+    if (counted && (call->counts == NULL || (call->op == COLL_ALLTOALL && !call->open &&
+                                             call->recv_counts == NULL)))
         return error_set(err, HVD_INVALID, -1, "no counts");
     return reduces ? check_reduction(call, err) : HVD_OK;
 }
@@ -113,7 +115,9 @@ static enum hvd_status copy_counts(struct coll_task *task, struct hvd_error *err
     task->copied = copy;
     if (c->counts != NULL)
         c->counts = memcpy(copy, c->counts, n * sizeof *copy);
-    if (c->recv_counts != NULL)
+    if (c->open)
+        c->recv_counts = copy + n;
+    else if (c->recv_counts != NULL)
         c->recv_counts = memcpy(copy + n, c->recv_counts, n * sizeof *copy);
     if (segments > 0)
         c->segments = memcpy(copy + 2 * n, c->segments, segments * sizeof *copy);
@@ -197,6 +201,29 @@ enum hvd_status coll_step(struct coll_task *task, struct hvd_error *err)
     return unfinished(task, status, err);
 }
 
+/* The algorithm must not follow from the size, which no member knows. */
+bool coll_can_open(const struct coll_team *team, enum coll_op op)
+{
+    return (op == COLL_ALLGATHER || op == COLL_ALLTOALL) &&
+           team->select[op]->limit == UINT64_MAX && team->select[op]->alg->opens;
+}
+
+uint64_t *task_open_sizes(struct coll_task *task)
+{
+    return (uint64_t *)task->copied + task->team->count;
+}
+
+const uint64_t *coll_sizes(const struct coll_task *task)
+{
+    return task->sized && !task->placed ? task->call.recv_counts : NULL;
+}
+
+void coll_place(struct coll_task *task, void *out)
+{
+    task->call.out = out;
+    task->placed = true;
+}
+
 bool coll_needs_us(const struct coll_task *task)
 {
     if (task->alg->needs_us != NULL)
@@ -235,13 +262,16 @@ void coll_keep(struct coll_task *task)
 }
 
 enum hvd_status coll_restart(struct coll_task *task, const void *in, void *out,
-                             uint32_t turn, struct hvd_error *err)
+                             const uint64_t *counts, uint32_t turn, struct hvd_error *err)
 {
+    if (task->call.open)
+        memcpy(task->copied, counts, (size_t)task->team->count * sizeof *counts);
     task->call.in = in;
     task->call.out = out;
     task->call.turn = turn;
     task->seen = 0;
     task->published = task->committed = task->left = false;
+    task->sized = task->placed = false;
     return task->alg->start(task, err);
 }
 

@@ -19,9 +19,7 @@ void coll_set_hierarchical(int allreduce, int allgather)
 static void free_arrays(struct coll_team *team)
 {
     free(team->ranks);
-    free(team->host_of);
-    free(team->by_host);
-    free(team->host_begin);
+    layout_release(&team->layout);
     free(team->local_ranks);
     free(team->local_teamrank);
     free(team->boards);
@@ -52,20 +50,21 @@ bool coll_team_is_local(const struct coll_team *team)
     return team->direct || team->count == 1;
 }
 
+const struct layout *coll_team_layout(const struct coll_team *team)
+{
+    return &team->layout;
+}
+
 static enum hvd_status take_arrays(struct coll_team *team, const int *ranks,
                                    struct hvd_error *err)
 {
     size_t n = (size_t)team->count;
 
     team->ranks = calloc(n, sizeof(int));
-    team->host_of = calloc(n, sizeof(int));
-    team->by_host = calloc(n, sizeof(int));
-    team->host_begin = calloc(n + 1, sizeof(int));
     team->local_ranks = calloc(n, sizeof(int));
     team->src = calloc(2 * n, sizeof(void *));
     team->dst = calloc(2 * n, sizeof(void *));
-    if (team->ranks == NULL || team->host_of == NULL || team->by_host == NULL ||
-        team->host_begin == NULL || team->local_ranks == NULL || team->src == NULL ||
+    if (team->ranks == NULL || team->local_ranks == NULL || team->src == NULL ||
         team->dst == NULL)
         return error_set(err, HVD_NOMEM, -1, "no memory for a team of %zu", n);
     memcpy(team->ranks, ranks, n * sizeof(int));
@@ -92,29 +91,14 @@ static enum hvd_status find_me(struct coll_team *team, struct hvd_error *err)
     return HVD_OK;
 }
 
-/* Numbers the hosts in the order of their first member and groups the members by them. */
-static void group_by_host(struct coll_team *team)
+static enum hvd_status group_by_host(struct coll_team *team, struct hvd_error *err)
 {
     const struct mesh_topology *top = mesh_topology(team->mesh);
-    int at = 0, lonely = 0;
+    int *hosts = team->local_ranks;     /* find_memory fills it later */
 
     for (int i = 0; i < team->count; i++)
-        team->host_of[i] = -1;
-    for (int i = 0; i < team->count; i++) {
-        int first = at;
-
-        if (team->host_of[i] >= 0)
-            continue;
-        for (int j = i; j < team->count; j++)
-            if (top->host_of[team->ranks[j]] == top->host_of[team->ranks[i]]) {
-                team->host_of[j] = team->host_count;
-                team->by_host[at++] = j;
-            }
-        lonely += at - first == 1;
-        team->host_begin[team->host_count++] = first;
-    }
-    team->host_begin[team->host_count] = at;
-    team->flat_order = team->host_count == 1 || lonely == team->host_count;
+        hosts[i] = top->host_of[team->ranks[i]];
+    return layout_make(&team->layout, hosts, top->size, team->count, team->me, err);
 }
 
 /* Direct when every member is among the ranks that share memory with us. */
@@ -122,7 +106,7 @@ static enum hvd_status find_memory(struct coll_team *team, struct hvd_error *err
 {
     const struct mesh_topology *top = mesh_topology(team->mesh);
 
-    if (team->count == 1 || team->host_count > 1)
+    if (team->count == 1 || team->layout.host_count > 1)
         return HVD_OK;
     for (int i = 0; i < team->count; i++) {
         int local = 0;
@@ -148,12 +132,13 @@ static enum hvd_status init_team(struct coll_team *team, const int *ranks,
     team->cache_bytes = red_cache_bytes();
     TRY(take_arrays(team, ranks, err));
     TRY(find_me(team, err));
-    group_by_host(team);
+    TRY(group_by_host(team, err));
     return find_memory(team, err);
 }
 
-enum hvd_status team_new_sub(struct coll_team *parent, const int *ranks, int count,
-                             struct coll_team **team_p, struct hvd_error *err)
+static enum hvd_status team_new_sub(struct coll_team *parent, const int *ranks,
+                                    int count, struct coll_team **team_p,
+                                    struct hvd_error *err)
 {
     struct coll_team *team = calloc(1, sizeof *team);
     enum hvd_status status;
@@ -178,28 +163,15 @@ static int smallest_host(const struct coll_team *team)
 {
     int least = team->count;
 
-    for (int h = 0; h < team->host_count; h++) {
-        int n = team->host_begin[h + 1] - team->host_begin[h];
-
-        least = n < least ? n : least;
-    }
+    for (int h = 0; h < team->layout.host_count; h++)
+        least = layout_size(&team->layout, h) < least ? layout_size(&team->layout, h) : least;
     return least;
-}
-
-/* Position of this rank among the members of its host. */
-static int place_on_host(const struct coll_team *team)
-{
-    int begin = team->host_begin[team->host_of[team->me]], at = 0;
-
-    while (team->by_host[begin + at] != team->me)
-        at++;
-    return at;
 }
 
 static enum hvd_status add_subteams(struct coll_team *team, struct hvd_error *err)
 {
-    int host = team->host_of[team->me], begin = team->host_begin[host];
-    int n = team->host_begin[host + 1] - begin, place = place_on_host(team);
+    const struct layout *l = &team->layout;
+    int n = l->mate_count;
     int *ranks;
     enum hvd_status status;
 
@@ -211,14 +183,14 @@ static enum hvd_status add_subteams(struct coll_team *team, struct hvd_error *er
         return error_set(err, HVD_NOMEM, -1, "no memory for a team");
     }
     for (int i = 0; i < n; i++) {
-        team->local_teamrank[i] = team->by_host[begin + i];
-        ranks[i] = team->ranks[team->by_host[begin + i]];
+        team->local_teamrank[i] = l->mates[i];
+        ranks[i] = team->ranks[l->mates[i]];
     }
     TRY_OUT(team_new_sub(team, ranks, n, &team->local, err));
-    for (int h = 0; h < team->host_count && place < team->carriers; h++)
-        ranks[h] = team->ranks[team->by_host[team->host_begin[h] + place]];
-    if (place < team->carriers)
-        TRY_OUT(team_new_sub(team, ranks, team->host_count, &team->cross, err));
+    for (int h = 0; h < l->host_count && l->place < team->carriers; h++)
+        ranks[h] = team->ranks[l->by_host[l->begin[h] + l->place]];
+    if (l->place < team->carriers)
+        TRY_OUT(team_new_sub(team, ranks, l->host_count, &team->cross, err));
     status = HVD_OK;
 out:
     free(ranks);
@@ -233,7 +205,7 @@ static enum hvd_status fill_team(struct coll_team *team, const int *ranks,
     if (team->scratch == NULL)
         return error_set(err, HVD_NOMEM, -1, "no memory for a team");
     TRY(init_team(team, ranks, err));
-    if (!team->flat_order)
+    if (!layout_is_flat(&team->layout))
         TRY(add_subteams(team, err));
     return select_apply(team, err);
 }

@@ -15,9 +15,23 @@
 #include <immintrin.h>
 #endif
 
+/* What the kernel saves of a thread when it runs another (register XCR0). */
+#define SAVES_AVX 0x06ULL
+#define SAVES_AVX512 0xe6ULL
+
 /* ---- Choice of the set ----------------------------------------------------------- */
 
 #if defined(__x86_64__)
+/* By hand: __builtin_cpu_supports wants a symbol of libgcc, which not every linker has. */
+__attribute__((target("xsave"))) static uint64_t saved_registers(void)
+{
+    unsigned a, b, c, d;
+
+    if (__get_cpuid(1, &a, &b, &c, &d) == 0 || (c & bit_OSXSAVE) == 0)
+        return 0;
+    return _xgetbv(0);
+}
+
 static bool can_f16c(void)
 {
     unsigned a, b, c, d;
@@ -25,18 +39,26 @@ static bool can_f16c(void)
     return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
 }
 
+/* Bits of leaf 7, which lists the newer instructions. */
+static bool has_newer(unsigned wanted)
+{
+    unsigned a, b, c, d;
+
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (b & wanted) == wanted;
+}
+
 static bool can_avx2(void)
 {
-    return __builtin_cpu_supports("avx2") && can_f16c();
+    return (saved_registers() & SAVES_AVX) == SAVES_AVX && has_newer(bit_AVX2) &&
+           can_f16c();
 }
 #endif
 
 #if defined(RED_AVX512)
 static bool can_avx512(void)
 {
-    return can_avx2() && __builtin_cpu_supports("avx512f") &&
-           __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-           __builtin_cpu_supports("avx512vl");
+    return can_avx2() && (saved_registers() & SAVES_AVX512) == SAVES_AVX512 &&
+           has_newer(bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL);
 }
 #endif
 
@@ -156,6 +178,19 @@ static bool is_float(enum hvd_dtype dtype)
            dtype == HVD_F64;
 }
 
+static bool is_power_of_two(int64_t n)
+{
+    return (n & (n - 1)) == 0;
+}
+
+/* Averages of float32 are added in float64, so that equal inputs come back unchanged.  The
+ * sums of two and of four equal numbers are exact without that. */
+static bool is_wide(const struct red_job *job)
+{
+    return job->src_type == HVD_F32 && job->dst_type == HVD_F32 && job->divisor > 1 &&
+           !(is_power_of_two(job->divisor) && (job->nsrc <= 2 || job->nsrc == 4));
+}
+
 static int kind_of(enum hvd_dtype from, enum hvd_dtype to)
 {
     if (from == to)
@@ -178,25 +213,37 @@ bool red_can(enum hvd_dtype dtype, enum red_op op)
     return (unsigned)dtype < HVD_DTYPE_COUNT && (unsigned)op < RED_OP_COUNT;
 }
 
+/* Where the accumulator is wider than the result, a factor rounds to what a division does;
+ * float64 has no wider one. */
+static void divide(struct red_pass *pass, const struct red_job *job)
+{
+    if (job->divisor <= 1)
+        return;
+    if (!is_float(job->src_type) && job->postscale == 1.0)
+        pass->divisor = job->divisor;
+    else if (job->src_type == HVD_F64 && !is_power_of_two(job->divisor))
+        pass->over = (double)job->divisor;
+    else
+        pass->post = job->postscale / (double)job->divisor;
+}
+
 void red_run(const struct red_job *job)
 {
     struct red_pass pass = {
         .src = job->src, .nsrc = job->nsrc, .dst = job->dst, .ndst = job->ndst,
-        .count = job->count, .pre = job->prescale, .post = job->postscale,
+        .count = job->count, .pre = job->prescale, .post = job->postscale, .over = 1.0,
         .stream = job->stream,
     };
+    int kind = is_wide(job) ? RED_KIND_F32_WIDE : kind_of(job->src_type, job->dst_type);
     unsigned modes;
 
     BUG_ON(!red_can(job->src_type, job->op) || job->nsrc < 1);
     BUG_ON(!can_change(job->src_type, job->dst_type));
     if (job->count == 0 || job->ndst == 0)
         return;
-    if (job->divisor > 1 && (is_float(job->src_type) || job->postscale != 1.0))
-        pass.post = job->postscale / (double)job->divisor;
-    else if (job->divisor > 1)
-        pass.divisor = job->divisor;
+    divide(&pass, job);
     modes = modes_enter();
-    table_get()->fn[kind_of(job->src_type, job->dst_type)][job->op](&pass);
+    table_get()->fn[kind][job->op](&pass);
     modes_leave(modes);
 }
 
@@ -222,7 +269,7 @@ static void widen(float *to, const uint16_t *from, size_t count, enum hvd_dtype 
     const void *src = from;
     void *dst = to;
     struct red_pass pass = {.src = &src, .nsrc = 1, .dst = &dst, .ndst = 1,
-                            .count = count, .pre = 1.0, .post = 1.0};
+                            .count = count, .pre = 1.0, .post = 1.0, .over = 1.0};
 
     table_get()->fn[kind_of(dtype, HVD_F32)][RED_SUM](&pass);
 }
@@ -232,7 +279,7 @@ static void narrow(uint16_t *to, const float *from, size_t count, enum hvd_dtype
     const void *src = from;
     void *dst = to;
     struct red_pass pass = {.src = &src, .nsrc = 1, .dst = &dst, .ndst = 1,
-                            .count = count, .pre = 1.0, .post = 1.0};
+                            .count = count, .pre = 1.0, .post = 1.0, .over = 1.0};
 
     table_get()->fn[kind_of(HVD_F32, dtype)][RED_SUM](&pass);
 }

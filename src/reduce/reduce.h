@@ -4,12 +4,13 @@
  *
  * Order: element i is ((s0 op s1) op s2) op ...; the order of the sources is the only
  * thing that decides the bits.  float16 and bfloat16 are combined in float32 and rounded
- * once, when stored.
+ * once, when stored; so is the average of float32, which is combined in float64 (of two
+ * or four sources in float32, whose sums of equal numbers are exact).
  *
  * Scaling: result = post(reduce(pre(x))).  Floats: factors are rounded to the type of the
  * accumulator (float32 for 16-bit types) first.  Integers: multiplied as float64 and cut
  * towards zero; sums wrap.  divisor > 1 with postscale 1.0 divides: integers exactly,
- * towards zero; floats are multiplied once by postscale / divisor.
+ * towards zero; floats in the accumulator, so that they are rounded once.
  * Minimum and maximum hand a NaN on, whichever source it came from.  A NaN result is
  * always the one quiet NaN without sign and payload.  bool is one byte,
  * 0 or not; SUM, MAX are "or", PRODUCT, MIN are "and"; results are 0 or 1.

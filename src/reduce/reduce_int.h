@@ -20,6 +20,7 @@ enum red_kind {
     RED_KIND_BF16_F32,
     RED_KIND_F32_F16,
     RED_KIND_F32_BF16,
+    RED_KIND_F32_WIDE,                  /* float32 to float32, added in float64 */
     RED_KIND_COUNT
 };
 
@@ -31,6 +32,7 @@ struct red_pass {
     int ndst;
     size_t count;
     double pre, post;                   /* 1.0: none */
+    double over;                        /* float64 only: divides after post; 1.0: none */
     int64_t divisor;                    /* integers only; 0: none, post is 1.0 then */
     bool stream;
 };

@@ -62,6 +62,10 @@ enum hvd_status case_drive(struct coll_bed *bed, struct coll_task *task, bool as
 
     dawdle(bed);
     while ((status = coll_step(task, err)) == HVD_AGAIN) {
+        if (coll_sizes(task) != NULL) {
+            coll_place(task, bed->place);
+            continue;
+        }
         if (mesh_progress(bed->r->mesh) > 0)
             continue;
         if (asleep && (status = sleep_once(bed, task, err)) != HVD_AGAIN)
@@ -396,7 +400,14 @@ void case_open(struct coll_live *l, struct coll_bed *bed, const struct coll_case
         .turn = ++bed->turns[c->board], .in = l->in, .out = l->out, .count = c->count,
         .counts = l->counts, .recv_counts = l->recv_counts, .root = c->root,
         .prescale = or_one(c->prescale), .postscale = or_one(c->postscale),
-        .divisor = c->divisor, .agreed = c->agreed, .waited = c->waited};
+        .divisor = c->divisor, .agreed = c->agreed, .waited = c->waited, .open = c->open};
+    bed->place = l->out;
+    if (!c->open)
+        return;
+    l->call.out = NULL;
+    l->call.recv_counts = NULL;
+    for (int i = 0; i < bed->count && c->op == COLL_ALLGATHER; i++)
+        l->counts[i] = i == bed->me ? l->counts[i] : UINT64_MAX;
 }
 
 void case_start(struct coll_live *l)

@@ -17,6 +17,7 @@ struct coll_bed {
     uint32_t turns[8];                  /* by board */
     uint32_t barriers[8];               /* of them */
     unsigned seed;                      /* of this rank's delays */
+    void *place;                        /* of the output of the case with open sizes */
     _Atomic uint64_t *words;            /* by board: members that came to barriers */
 };
 
@@ -26,6 +27,7 @@ struct coll_case {
     enum red_op reduce;
     size_t count;                       /* of one member, about: uneven ones vary it */
     bool in_place, mapped, uneven, agreed, asleep, waited;
+    bool open;                          /* nobody is told what the others bring */
     double prescale, postscale;         /* 0: 1.0 */
     int64_t divisor;
     int root;

@@ -42,6 +42,9 @@ static void run_sizes(struct coll_bed *bed, enum coll_op op)
             if (op == COLL_ADASUM)
                 c.dtype = (enum hvd_dtype[]){HVD_F32, HVD_F16, HVD_F64}[variant];
             run_flags(bed, c);
+            c.open = c.uneven && coll_can_open(bed->team, op);
+            if (c.open)
+                run_flags(bed, c);
         }
 }
 

@@ -446,6 +446,7 @@ static void body_verdict(struct harness_rank *r)
     struct coll_call call = sum_call(0, 1, x, 100000);
 
     memset(x, 0, 400000);
+    harness_barrier(r);                 /* who still forms fails in mesh_open */
     bed_open(&bed, r, 0, 0, 1);
     if (r->rank == 1) {
         mesh_fail(r->mesh, &why);
@@ -480,6 +481,7 @@ static void body_no_memory(struct harness_rank *r)
     enum hvd_status status = HVD_OK;
     float *x = calloc(500000, sizeof *x);
 
+    harness_barrier(r);                 /* who still forms fails in mesh_open */
     bed_open(&bed, r, 0, 0, 1);
     for (uint32_t turn = 1; status == HVD_OK && turn < 100; turn++) {
         struct coll_call call = sum_call(0, turn, x, turn % 2 == 0 ? 10 : turn * 1500);

@@ -148,7 +148,8 @@ static void run_again(struct coll_live *live, struct coll_task *kept)
     if (live->c->op == COLL_BARRIER)
         atomic_fetch_add(&bed->words[live->c->board], 1);
     live->task = kept;
-    CHECK_OK(coll_restart(kept, live->call.in, live->call.out, live->call.turn, &err),
+    CHECK_OK(coll_restart(kept, live->call.in, live->call.out, live->call.counts,
+                          live->call.turn, &err),
              err);
     CHECK_OK(case_drive(bed, kept, live->c->asleep, &err), err);
     coll_keep(kept);
@@ -167,6 +168,8 @@ static void run_kept(struct coll_bed *bed, struct coll_case c)
     coll_keep(kept);
     for (int i = 0; i < 3; i++) {
         c.asleep = i == 1;
+        if (c.open)
+            c.count = 5000 * (size_t)(2 - i);   /* other sizes in each turn */
         case_open(&live, bed, &c);
         run_again(&live, kept);
         case_check(&live);
@@ -185,7 +188,8 @@ static void body_kept(struct harness_rank *r)
         for (int i = 0; i < 6; i++)
             run_kept(&bed, (struct coll_case){.op = (enum coll_op)op, .dtype = HVD_F32,
                                               .count = counts[i / 2], .mapped = i & 1,
-                                              .uneven = i & 2, .root = i % bed.count});
+                                              .uneven = i & 2, .root = i % bed.count,
+                                              .open = i & 2 && coll_can_open(bed.team, op)});
     harness_barrier(r);
     bed_close(&bed);
 }

@@ -98,3 +98,12 @@ TEST(the_tree_reaches_everybody)
             CHECK_EQ(children, n - 1);
         }
 }
+
+TEST(powers_of_two_are_not_above)
+{
+    for (int n = 1; n < 300; n++) {
+        int power = pattern_power(n);
+
+        CHECK(power <= n && 2 * power > n && (power & (power - 1)) == 0);
+    }
+}

@@ -85,6 +85,33 @@ static double ref_post(const struct red_job *job)
     return job->divisor > 1 ? job->postscale / (double)job->divisor : job->postscale;
 }
 
+static bool is_power_of_two(int64_t n)
+{
+    return n > 0 && (n & (n - 1)) == 0;
+}
+
+/* The average of float32: everything in float64, rounded once. */
+static bool is_wide(const struct red_job *job)
+{
+    bool exact = is_power_of_two(job->divisor) && (job->nsrc < 3 || job->nsrc == 4);
+
+    return job->src_type == HVD_F32 && job->dst_type == HVD_F32 && job->divisor > 1 && !exact;
+}
+
+static void ref_wide(const struct red_job *job, size_t i, void *out)
+{
+    volatile double acc = ref_load_float(job, 0, i) * job->prescale, next;
+    float x;
+
+    for (int r = 1; r < job->nsrc; r++) {
+        next = ref_load_float(job, r, i) * job->prescale;
+        acc = ref_combine_double(acc, next, job->op);
+    }
+    acc = acc * ref_post(job);
+    x = isnan(acc) ? (float)NAN : (float)acc;
+    memcpy(out, &x, 4);
+}
+
 static void ref_float(const struct red_job *job, size_t i, void *out)
 {
     volatile float pre = (float)job->prescale, post = (float)ref_post(job);
@@ -116,7 +143,10 @@ static void ref_double(const struct red_job *job, size_t i, void *out)
         next = x * job->prescale;
         acc = r == 0 ? next : ref_combine_double(acc, next, job->op);
     }
-    acc = acc * ref_post(job);
+    if (job->divisor > 1 && !is_power_of_two(job->divisor))
+        acc = acc * job->postscale / (double)job->divisor;
+    else
+        acc = acc * ref_post(job);
     x = isnan(acc) ? (double)NAN : acc;
     memcpy(out, &x, 8);
 }
@@ -207,7 +237,7 @@ void ref_element(const struct red_job *job, size_t i, void *out)
     case HVD_F16:
     case HVD_BF16:
     case HVD_F32:
-        ref_float(job, i, out);
+        (is_wide(job) ? ref_wide : ref_float)(job, i, out);
         break;
     case HVD_F64:
         ref_double(job, i, out);

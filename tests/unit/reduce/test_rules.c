@@ -7,6 +7,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 static const char *const set_names[] = {"base", "avx2", "avx512", "neon"};
@@ -182,6 +183,37 @@ TEST(average_of_equal_integers_is_exact)
             CHECK_EQ(got[i], word[i]);
         }
     }
+}
+
+/* Equal inputs of N ranks come back unchanged, for every type that is narrower than its
+ * sum; multiplying by 1/N would change a third of them. */
+TEST(average_of_equal_floats_is_exact)
+{
+    static const enum hvd_dtype types[] = {HVD_F32, HVD_F16, HVD_BF16};
+
+    EACH_SET(s)
+    for (size_t k = 0; k < sizeof(types) / sizeof(types[0]); k++)
+        for (int n = 2; n <= 64; n++) {
+            float in[100], got[100] = {0};
+            size_t bytes = hvd_dtype_bytes(types[k]), count = sizeof in / bytes;
+            const void *src[64];
+            void *dst = got;
+            struct red_job job = {.src = src, .nsrc = n, .dst = &dst, .ndst = 1,
+                                  .count = count, .src_type = types[k],
+                                  .dst_type = types[k], .op = RED_SUM, .prescale = 1.0,
+                                  .postscale = 1.0, .divisor = n};
+
+            for (size_t i = 0; i < count; i++)
+                if (types[k] == HVD_F32)
+                    in[i] = (float)(1.0 + i * 0.7391) / (float)(i % 7 + 1);
+                else
+                    ((uint16_t *)in)[i] = ref_half_round(0.3 + 0.017 * (double)i,
+                                                         types[k] == HVD_BF16);
+            for (int r = 0; r < n; r++)
+                src[r] = in;
+            red_run(&job);
+            CHECK_EQ(memcmp(got, in, sizeof in), 0);
+        }
 }
 
 TEST(integer_average_is_cut_towards_zero)
