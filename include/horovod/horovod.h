@@ -46,7 +46,8 @@ extern "C" {
     X(NOT_INIT,    PROCESS, "not initialised")                                         \
     X(FORKED,      PROCESS, "called in a forked child")                                \
     X(NOMEM,       PROCESS, "out of memory")                                           \
-    X(SYS,         PROCESS, "system call failed")
+    X(SYS,         PROCESS, "system call failed")                                      \
+    X(RETIRED,     PROCESS, "this worker is no longer needed")
 
 enum hvd_status {
 #define HVD_STATUS_ENUM(name, scope, text) HVD_##name,
@@ -69,6 +70,9 @@ struct hvd_error {
 const char *hvd_status_name(enum hvd_status status);    /* "PEER_LOST" */
 const char *hvd_status_text(enum hvd_status status);    /* "peer lost" */
 enum hvd_scope hvd_status_scope(enum hvd_status status);
+/* The text as a person should see it: with " [HVD-203, docs/troubleshooting.md]" behind it where
+ * that page has an entry.  Returns its length without the final 0, as snprintf does. */
+size_t hvd_error_show(const char *text, char *buffer, size_t capacity);
 const char *hvd_version(void);                          /* "0.29.0" */
 
 /* ---- 2. Life cycle -------------------------------------------------------------- */
@@ -113,6 +117,37 @@ int hvd_cross_rank(void);
 int hvd_cross_size(void);
 int hvd_is_homogeneous(void);
 
+/*
+ * Elastic jobs.  hvd_shutdown and hvd_init again is how a worker changes generations: hvd_init
+ * says that this worker is ready and blocks until the driver gives it a rank in the next
+ * generation, or HVD_RETIRED: leave with exit code 0.
+ */
+struct hvd_elastic {
+    uint32_t size;                      /* sizeof(struct hvd_elastic) */
+    bool is_elastic;                    /* this process has a driver */
+    int worker;                         /* its number, which no other ever has */
+    uint32_t generation;                /* counts up from 1; 0: none yet */
+    bool sync;                          /* not all of this generation have the same state:
+                                         * rank 0 has the right one */
+};
+
+void hvd_elastic_info(struct hvd_elastic *info);
+
+/* What the driver has said about the next generation, since the present one was formed:
+ * 0: nothing; 1: members are to go; 2: members are to come; 4: this process is to go.
+ * The caller, at a point where the state is whole, agrees with the other ranks, and then
+ * calls hvd_shutdown and hvd_init.  Costs nothing; *version_p counts up. */
+#define HVD_ELASTIC_REMOVED 1u
+#define HVD_ELASTIC_ADDED 2u
+#define HVD_ELASTIC_LEAVE 4u
+unsigned hvd_elastic_pending(uint32_t *version_p);
+
+/* The state has been saved `count` times by now: who has most becomes rank 0. */
+void hvd_elastic_committed(uint64_t count);
+
+/* This process was told to leave (SIGTERM): the driver has it leave at the next commit. */
+void hvd_elastic_leave(void);
+
 /* ---- 3. Memory ------------------------------------------------------------------ */
 
 /*
@@ -124,11 +159,49 @@ int hvd_is_homogeneous(void);
 void *hvd_alloc(size_t bytes);
 void hvd_free(void *p);
 
+struct hvd_copy {
+    void *dst;
+    const void *src;
+    size_t bytes;
+};
+
+/*
+ * Begins to copy `count` pieces that do not overlap, in a thread of its own that sleeps when
+ * there is nothing to do.  Needs no job.  A batch that is under way is completed first.
+ * Owns: the list is copied; the memory is borrowed until hvd_copy_wait has returned.
+ * Blocks: as hvd_copy_wait.  Errors: HVD_NOMEM.
+ */
+enum hvd_status hvd_copy_start(const struct hvd_copy *pieces, size_t count,
+                               struct hvd_error *err);
+
+/* Returns when the batch is copied; the caller copies what is left of it, too. */
+void hvd_copy_wait(void);
+
 /* ---- 4. Operations -------------------------------------------------------------- */
 
-enum hvd_op { HVD_ALLREDUCE, HVD_ALLGATHER, HVD_BROADCAST, HVD_ALLTOALL,
-              HVD_REDUCESCATTER, HVD_BARRIER, HVD_JOIN, HVD_OP_COUNT };
+/* name, text */
+#define HVD_OP_MAP(X)                                                                  \
+    X(ALLREDUCE, "allreduce") X(ALLGATHER, "allgather") X(BROADCAST, "broadcast")      \
+    X(ALLTOALL, "alltoall") X(REDUCESCATTER, "reducescatter") X(BARRIER, "barrier")    \
+    X(JOIN, "join")
 
+enum hvd_op {
+#define HVD_OP_ENUM(name, text) HVD_##name,
+    HVD_OP_MAP(HVD_OP_ENUM)
+#undef HVD_OP_ENUM
+    HVD_OP_COUNT
+};
+
+const char *hvd_op_name(enum hvd_op op);                /* "allreduce"; unknown: "-" */
+
+/*
+ * Rounding.  Elements are combined in the order of ranks, first within each host, then
+ * between hosts.  SUM, PRODUCT: float32 and float64 round at every step, float16 and
+ * bfloat16 are combined in float32 and rounded once.  AVERAGE: within a host float32 is
+ * combined in float64 and rounded once, too, so that the average of equal inputs is the
+ * input; between hosts partial sums are rounded to the type (float32 for 16-bit types);
+ * float64 divides with one rounding; integers divide exactly and are cut towards zero.
+ */
 enum hvd_reduce { HVD_AVERAGE, HVD_SUM, HVD_ADASUM, HVD_MIN, HVD_MAX, HVD_PRODUCT };
 
 /* name, bytes of one element, text */
@@ -174,12 +247,36 @@ typedef int64_t hvd_handle;             /* > 0 */
 
 /*
  * Hands `count` requests to the engine as one group with one handle; all or nothing.
- * Blocks: never.  Owns: names and shapes are copied, buffers borrowed.
+ * Blocks: never for another rank; while another thread drives the engine, for the piece of
+ * work that it is at.  Owns: names and shapes are copied, buffers borrowed.
  * Errors: HVD_INVALID (bad argument, name in flight, unknown set, not a member),
  * HVD_NOT_INIT, HVD_SHUTDOWN and the verdict of a job that has failed.
  */
 enum hvd_status hvd_submit(const struct hvd_request *req, int count,
                            hvd_handle *handle_p, struct hvd_error *err);
+
+/*
+ * What hvd_submit_then calls when the operation is done: status and, unless that is HVD_OK,
+ * why (else NULL; valid during the call).
+ * Thread: the one that has made the operation done: the engine's, or one that is in a function
+ * of this header, hvd_submit_then and hvd_shutdown included.  No lock of the library is held, so
+ * it may call the functions of chapters 4 and 5 (submit the next operation, take outputs,
+ * release the handle).  Calls come one after the other, in the order in which operations
+ * became done.
+ * It must not block, since those behind it wait, nor call hvd_init or hvd_shutdown.
+ */
+typedef void (*hvd_done_fn)(void *context, hvd_handle handle, enum hvd_status status,
+                            const struct hvd_error *why);
+
+/*
+ * As hvd_submit, and `done` is called exactly once: with the result, also when the job
+ * fails or is shut down; perhaps before this function returns, so *handle_p may be released
+ * by then.  Never called if this function fails.  The handle stays until hvd_release; who
+ * waits for it may come back a little before `done` is called.
+ */
+enum hvd_status hvd_submit_then(const struct hvd_request *req, int count, hvd_done_fn done,
+                                void *context, hvd_handle *handle_p,
+                                struct hvd_error *err);
 
 /* hvd_submit, hvd_wait and hvd_release in one, for one request with its own output. */
 enum hvd_status hvd_run(const struct hvd_request *req, struct hvd_error *err);
@@ -222,6 +319,14 @@ enum hvd_status hvd_output(hvd_handle handle, int index, struct hvd_output *out,
  * caller, who ends it with hvd_free. */
 enum hvd_status hvd_take_output(hvd_handle handle, int index, struct hvd_output *out,
                                 struct hvd_error *err);
+
+/* As hvd_run_start for a request whose output the runtime allocates.  HVD_OK: it is done, and
+ * *out is as hvd_take_output gives it; out->splits lies in `splits`, which has room for
+ * `room` rows received.  HVD_AGAIN: it is under way; hvd_wait, hvd_take_output and
+ * hvd_release go on with *handle_p. */
+enum hvd_status hvd_run_take(const struct hvd_request *req, struct hvd_output *out,
+                             int64_t *splits, int room, hvd_handle *handle_p,
+                             struct hvd_error *err);
 
 /* ---- 6. Process sets ------------------------------------------------------------ */
 

@@ -10,7 +10,8 @@
  *    first node of the step, a port made of job and step; all ranks on one host: the
  *    loopback, a port made of the job's name.
  * 4. Rank 0 serves it, unless HOROVOD_RENDEZVOUS_SERVE says no.
- * 5. The key comes from HOROVOD_KEY_FILE, else from ~/.horovod/key where that exists.
+ * 5. The job's name (HOROVOD_JOB_ID) is made of what the launcher calls it, equal on all
+ *    ranks; a key that nobody gives is derived from it (rendezvous/user_key.c).
  */
 #include "api/identity.h"
 
@@ -87,11 +88,18 @@ static int port_of(const char *text)
     return 20000 + (int)(hash_code(text, strlen(text)) % 10000);
 }
 
+/* The number of a job of Open MPI; MPICH names its job nowhere. */
+static const char *mpi_job(void)
+{
+    const char *job = variable("OMPI_MCA_ess_base_jobid");
+
+    return job != NULL ? job : variable("PMIX_NAMESPACE");
+}
+
 static void find_place(enum source source, const struct config *conf, char *addr,
                        size_t capacity, int *port_p)
 {
     const char *nodes = variable("SLURM_STEP_NODELIST");
-    const char *job = variable("OMPI_MCA_ess_base_jobid");
     char text[160];
 
     *port_p = -1;
@@ -111,10 +119,10 @@ static void find_place(enum source source, const struct config *conf, char *addr
                  step != NULL ? step : "");
         *port_p = port_of(text);
     } else if (conf->local_size == conf->size) {
-        if (job == NULL)
-            job = variable("PMIX_NAMESPACE");
+        const char *job = mpi_job();
+
         snprintf(addr, capacity, "127.0.0.1");
-        /* MPICH names its job nowhere, but its ranks of one host have one parent. */
+        /* Without a number: ranks of one host have one parent. */
         snprintf(text, sizeof text, "%u %s %d", (unsigned)getuid(), job != NULL ? job : "",
                  job != NULL ? 0 : (int)getppid());
         *port_p = port_of(text);
@@ -215,16 +223,39 @@ static enum hvd_status resolve_own(struct config *conf, struct hvd_error *err)
     return status;
 }
 
-static enum hvd_status complete_key(struct config *conf, struct hvd_error *err)
-{
-    const char *home = variable("HOME");
-    char path[4096];
+/* ---- the job's name --------------------------------------------------------------- */
 
-    if (!is_default(conf, "KEY_FILE") || !is_default(conf, "KEY_FD") ||
-        !is_default(conf, "KEY") || home == NULL)
+static const char *or_empty(const char *text)
+{
+    return text != NULL ? text : "";
+}
+
+/* Rule 5.  The port is the same on all ranks, and made of the job's number where the
+ * launcher gives one. */
+static enum hvd_status complete_name(struct config *conf, enum source source,
+                                     struct hvd_error *err)
+{
+    char name[65];
+
+    if (!is_default(conf, "JOB_ID"))
         return HVD_OK;
-    snprintf(path, sizeof path, "%.4000s/.horovod/key", home);
-    return access(path, R_OK) == 0 ? set(conf, "KEY_FILE", path, err) : HVD_OK;
+    if (source == SLURM)
+        snprintf(name, sizeof name, "slurm %.24s.%.12s", or_empty(variable("SLURM_JOB_ID")),
+                 or_empty(variable("SLURM_STEP_ID")));
+    else if (source == TORCHRUN)
+        snprintf(name, sizeof name, "torchrun %.32s %d",
+                 or_empty(variable("TORCHELASTIC_RUN_ID")), (int)conf->rendezvous_port);
+    else
+        snprintf(name, sizeof name, "mpi %.32s %d", or_empty(mpi_job()),
+                 (int)conf->rendezvous_port);
+    return set(conf, "JOB_ID", name, err);
+}
+
+static bool is_one_host(const struct config *conf, enum source source)
+{
+    const char *nodes = source == SLURM ? variable("SLURM_STEP_NUM_NODES") : NULL;
+
+    return conf->local_size == conf->size || (nodes != NULL && strcmp(nodes, "1") == 0);
 }
 
 /* ---- rank and size ---------------------------------------------------------------- */
@@ -246,11 +277,27 @@ static enum hvd_status find_source(enum source *source_p, struct hvd_error *err)
     return HVD_AGAIN;
 }
 
-enum hvd_status identity_complete(struct config *conf, struct hvd_error *err)
+static enum hvd_status check_place(const struct config *conf, enum source source,
+                                   struct hvd_error *err)
+{
+    if (conf->rendezvous_addr[0] != '\0' && conf->rendezvous_port >= 0)
+        return HVD_OK;
+    return error_set(err, HVD_INVALID, -1,
+                     "%s does not say where %lld ranks on several hosts can meet: start "
+                     "them by horovodrun --mpi -np %lld -H HOST:SLOTS,..., or set "
+                     "HOROVOD_GLOO_RENDEZVOUS_ADDR to the host of rank 0 and "
+                     "HOROVOD_GLOO_RENDEZVOUS_PORT to a free port there, for all ranks "
+                     "(mpirun -x of Open MPI, -genv of MPICH)", sources[source].launcher,
+                     (long long)conf->size, (long long)conf->size);
+}
+
+enum hvd_status identity_complete(struct config *conf, struct identity *found,
+                                  struct hvd_error *err)
 {
     enum source source = TORCHRUN;
     enum hvd_status status;
 
+    *found = (struct identity){0};
     if (!is_default(conf, "RANK") || !is_default(conf, "SIZE"))
         return HVD_OK;
     status = find_source(&source, err);
@@ -266,6 +313,9 @@ enum hvd_status identity_complete(struct config *conf, struct hvd_error *err)
     if (conf->size == 1)
         return HVD_OK;
     TRY(complete_place(conf, source, err));
-    TRY(complete_key(conf, err));
+    TRY(check_place(conf, source, err));
+    TRY(complete_name(conf, source, err));
+    found->launcher = sources[source].launcher;
+    found->one_host = is_one_host(conf, source);
     return conf->rank == 0 && conf->rendezvous_serve ? resolve_own(conf, err) : HVD_OK;
 }

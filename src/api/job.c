@@ -7,12 +7,18 @@
  *    engine_stop has failed every operation by then.
  * 3. A forked child has no job: forks are counted (getpid would be a system call in every
  *    operation).
+ * 4. In an elastic job rank and size come from the driver, and a generation that does not
+ *    form leads to the next one, as long as the driver gives one.
  */
 #include "api/job.h"
 
+#include "api/elastic.h"
+#include "api/formed.h"
+#include "api/responder.h"
 #include "base/clock.h"
 #include "base/fault.h"
 #include "base/log.h"
+#include "base/secret.h"
 #include "base/thread.h"
 #include "collective/collective.h"
 #include "horovod/driver.h"
@@ -49,18 +55,30 @@ static bool is_ours(const struct job *job)
     return job->forks == atomic_load_explicit(&forks, memory_order_relaxed);
 }
 
+/* The mesh follows the server's connection and knows the verdict: the one is closed first,
+ * the other is asked before. */
+static void leave(struct job *job, bool goodbye)
+{
+    const struct hvd_error *verdict = job->mesh != NULL ? mesh_verdict(job->mesh) : NULL;
+    struct hvd_error why = verdict != NULL ? *verdict : (struct hvd_error){.rank = -1};
+
+    if (job->mesh != NULL)
+        mesh_close(job->mesh, goodbye);
+    if (job->rdv != NULL && verdict != NULL)
+        rdv_report(job->rdv, &why);
+    if (job->rdv != NULL)
+        rdv_close(job->rdv);
+}
+
 static void job_free(struct job *job, bool goodbye)
 {
     if (job->engine != NULL)
         engine_free(job->engine);
-    if (job->mesh != NULL)
-        mesh_close(job->mesh, goodbye);
-    if (job->rdv != NULL)
-        rdv_close(job->rdv);
+    leave(job, goodbye);
     if (job->server != NULL)
         hvd_server_free(job->server);
     config_release(&job->conf);
-    explicit_bzero(job->key, sizeof job->key);
+    secret_free(job->key, HVD_KEY_BYTES);
     free(job);
 }
 
@@ -88,12 +106,20 @@ static enum hvd_status get_key(struct job *job, struct hvd_error *err)
 {
     bool found = false;
 
+    job->key = secret_new(HVD_KEY_BYTES);
+    if (job->key == NULL)
+        return error_set(err, HVD_NOMEM, -1, "no memory for the job key");
     TRY(job_key_read(&job->conf, job->key, &found, err));
-    if (!found && job->conf.size > 1)
+    if (found)
+        return HVD_OK;
+    if (job->conf.size == 1)
+        return hvd_key_generate(job->key, err);
+    if (job->identity.launcher == NULL)
         return error_set(err, HVD_INVALID, -1,
-                         "no job key: give it by HOROVOD_KEY_FD, HOROVOD_KEY_FILE or "
-                         "HOROVOD_KEY (horovodrun does)");
-    return found ? HVD_OK : hvd_key_generate(job->key, err);
+                         "no job key: start the job with horovodrun, or give the key by "
+                         "HOROVOD_KEY_FILE or HOROVOD_KEY");
+    job->has_user_key = true;
+    return hvd_key_of_user(job->conf.job_id, job->identity.one_host, job->key, err);
 }
 
 /* What all ranks must agree on, as text. */
@@ -101,7 +127,8 @@ static void describe_agreement(const struct job *job, const struct hvd_options *
                                bool dynamic, char *text, size_t capacity)
 {
     size_t used = (size_t)snprintf(text, capacity, "size %lld, security %s, dynamic sets %d",
-                                   (long long)job->conf.size, job->conf.security, dynamic);
+                                   job->is_elastic ? 0 : (long long)job->conf.size,
+                                   job->conf.security, dynamic);
 
     for (int i = 0; opt != NULL && i < opt->set_count && used < capacity; i++) {
         used += (size_t)snprintf(text + used, capacity - used, ", set %d [", i + 1);
@@ -165,6 +192,8 @@ static enum hvd_status meet(struct job *job, const struct table_entry *self,
         .generation = (uint32_t)job->conf.generation, .deadline_us = deadline_us,
     };
 
+    if (job->is_elastic)
+        return elastic_join(job, self, job->has_failed ? &job->failed : NULL, table, err);
     if (job->conf.size > 1)
         return rdv_join(&opt, self, &job->rdv, table, err);
     table->generation = opt.generation;
@@ -191,10 +220,30 @@ static enum hvd_status follow_server(struct job *job, struct hvd_error *err)
     return status == HVD_ABORTED ? status : HVD_OK;
 }
 
+static enum hvd_status check_sets(const struct job *job, const struct hvd_options *opt,
+                                  struct hvd_error *err)
+{
+    for (int i = 0; opt != NULL && i < opt->set_count; i++) {
+        const struct hvd_set_spec *s = &opt->sets[i];
+
+        if (s->rank_count < 1)
+            return error_set(err, HVD_INVALID, -1, "process set %d has no ranks", i);
+        for (int k = 0; k < s->rank_count; k++)
+            if (s->ranks[k] < 0 || s->ranks[k] >= job->conf.size ||
+                (k > 0 && s->ranks[k] <= s->ranks[k - 1]))
+                return error_set(err, HVD_INVALID, -1,
+                                 "process set %d: rank %d is out of range 0..%lld, or the "
+                                 "ranks are not in ascending order", i, s->ranks[k],
+                                 (long long)job->conf.size - 1);
+    }
+    return HVD_OK;
+}
+
 static enum hvd_status form_mesh(struct job *job, const struct hvd_options *opt,
                                  bool dynamic, struct hvd_error *err)
 {
-    uint64_t deadline_us = clock_us() + (uint64_t)(job->conf.timeout_s * 1e6);
+    uint64_t start_us = clock_us();
+    uint64_t deadline_us = start_us + (uint64_t)(job->conf.timeout_s * 1e6);
     struct mesh_options mesh_opt = {
         .conf = &job->conf, .key = job->key, .job_id = job->conf.job_id,
         .generation = (uint32_t)job->conf.generation, .deadline_us = deadline_us,
@@ -207,15 +256,23 @@ static enum hvd_status form_mesh(struct job *job, const struct hvd_options *opt,
 
     if (self == NULL)
         return error_set(err, HVD_NOMEM, -1, "no memory for the table");
+    if (job->is_elastic)
+        elastic_prepare(&job->conf);
     describe_self(self, job, opt, dynamic);
     TRY_OUT(serve(job, err));
     TRY_OUT(mesh_listen(&mesh_opt, self, &listener, err));
     status = meet(job, self, deadline_us, &table, err);
+    if (status == HVD_OK)
+        status = check_sets(job, opt, err);
     if (status != HVD_OK) {
         mesh_listener_free(listener);
         goto out;
     }
+    mesh_opt.generation = (uint32_t)job->conf.generation;
+    if (job->is_elastic)                /* the driver may have taken its time */
+        mesh_opt.deadline_us = clock_us() + (uint64_t)(job->conf.timeout_s * 1e6);
     TRY_OUT(mesh_open(&mesh_opt, listener, &table, &job->mesh, err));
+    formed_log(job->mesh, &table, start_us);
     status = follow_server(job, err);
 out:
     table_release(&table);
@@ -246,23 +303,49 @@ static enum hvd_status start_engine(struct job *job, const struct hvd_options *o
     return HVD_OK;
 }
 
-static enum hvd_status check_sets(const struct job *job, const struct hvd_options *opt,
-                                  struct hvd_error *err)
+/* Rule 4.  What breaks the job breaks one generation of it only. */
+static bool may_form_again(const struct job *job, enum hvd_status status)
 {
-    for (int i = 0; opt != NULL && i < opt->set_count; i++) {
-        const struct hvd_set_spec *s = &opt->sets[i];
+    return job->is_elastic && hvd_status_scope(status) == HVD_SCOPE_JOB &&
+           status != HVD_ABORTED && status != HVD_AUTH && status != HVD_VERSION &&
+           job->conf.generation > 0;
+}
 
-        if (s->rank_count < 1)
-            return error_set(err, HVD_INVALID, -1, "process set %d has no ranks", i);
-        for (int k = 0; k < s->rank_count; k++)
-            if (s->ranks[k] < 0 || s->ranks[k] >= job->conf.size ||
-                (k > 0 && s->ranks[k] <= s->ranks[k - 1]))
-                return error_set(err, HVD_INVALID, -1,
-                                 "process set %d: rank %d is out of range 0..%lld, or the "
-                                 "ranks are not in ascending order", i, s->ranks[k],
-                                 (long long)job->conf.size - 1);
+static enum hvd_status form_any_mesh(struct job *job, const struct hvd_options *opt,
+                                     bool dynamic, struct hvd_error *err)
+{
+    for (;;) {
+        int64_t before = job->conf.generation;
+        enum hvd_status status = form_mesh(job, opt, dynamic, err);
+
+        /* Without a newer generation it was the driver, not a peer. */
+        if (status == HVD_OK || !may_form_again(job, status) ||
+            job->conf.generation == before)
+            return status;
+        log_info("generation %lld did not form: %s", (long long)job->conf.generation,
+                 err->text);
+        if (job->mesh != NULL)
+            mesh_close(job->mesh, false);
+        job->mesh = NULL;
+        job->failed = *err;
+        job->has_failed = true;
     }
-    return HVD_OK;
+}
+
+/* Hosts that do not share the home have each made a key of its own: what to type. */
+static void explain_keys(const struct job *job, enum hvd_status status,
+                         struct hvd_error *err)
+{
+    struct hvd_error why = *err;
+
+    if (!job->has_user_key || job->identity.one_host ||
+        (status != HVD_AUTH && status != HVD_TIMEOUT))
+        return;
+    error_set(err, status, why.rank,
+              "%.600s; the job's key is derived from ~/.horovod/key: if the hosts do not "
+              "share the home directory, copy that file once to each of them, here by "
+              "mkdir -p -m 700 ~/.horovod && scp -p %.128s:.horovod/key ~/.horovod/key",
+              why.text, job->conf.rank != 0 ? job->conf.rendezvous_addr : "HOST-OF-RANK-0");
 }
 
 static enum hvd_status form(struct job *job, const struct hvd_options *opt,
@@ -271,17 +354,22 @@ static enum hvd_status form(struct job *job, const struct hvd_options *opt,
     bool dynamic;
 
     TRY(config_read(&job->conf, err));
-    TRY(identity_complete(&job->conf, err));
+    job->is_elastic = job->conf.elastic && job->conf.worker > 0;
+    if (!job->is_elastic)
+        TRY(identity_complete(&job->conf, &job->identity, err));
     dynamic = job->conf.dynamic_process_sets || (opt != NULL && opt->dynamic_sets);
     log_set_rank((int)job->conf.rank);
     if (!fault_setup(job->conf.fault, (int)job->conf.rank))
         return error_set(err, HVD_INVALID, -1, "HOROVOD_FAULT is not understood");
     TRY(check_identity(&job->conf, err));
-    TRY(check_sets(job, opt, err));
+    responder_start(&job->conf);
     TRY(get_key(job, err));
-    TRY(form_mesh(job, opt, dynamic, err));
+    TRY(form_any_mesh(job, opt, dynamic, err));
     job->forks = atomic_load(&forks);
-    return start_engine(job, opt, dynamic, err);
+    TRY(start_engine(job, opt, dynamic, err));
+    if (job->is_elastic)
+        elastic_formed(job);
+    return HVD_OK;
 }
 
 enum hvd_status hvd_init(const struct hvd_options *opt, struct hvd_error *err)
@@ -299,6 +387,7 @@ enum hvd_status hvd_init(const struct hvd_options *opt, struct hvd_error *err)
          * are, its descriptors are closed already. */
         atomic_store(&current, NULL);
         atomic_store(&users, 0);
+        elastic_forget();
         job = NULL;
     }
     if (job != NULL)
@@ -310,11 +399,14 @@ enum hvd_status hvd_init(const struct hvd_options *opt, struct hvd_error *err)
     }
     status = form(job, opt, err);
     if (status != HVD_OK) {
+        explain_keys(job, status, err);
         if (job->engine != NULL)
             engine_stop(job->engine);
         job_free(job, false);
+        responder_stop();
         goto out;
     }
+    responder_enter(LOOK_PHASE_RUNNING, &job->conf);
     atomic_store(&current, job);
 out:
     pthread_mutex_unlock(&lock);
@@ -326,16 +418,24 @@ void hvd_shutdown(void)
     struct job *job;
     bool goodbye;
 
+    if (engine_is_in_callback()) {
+        log_warn("shutdown was called from a function that hvd_submit_then calls, where it "
+                 "would wait for itself; call it from another thread");
+        return;
+    }
     pthread_mutex_lock(&lock);
     job = atomic_load(&current);
     if (job == NULL || !is_ours(job))
         goto out;
+    responder_enter(LOOK_PHASE_ENDING, &job->conf);
     engine_stop(job->engine);
     goodbye = mesh_verdict(job->mesh) == NULL;
+    elastic_ended(mesh_verdict(job->mesh));
     atomic_store(&current, NULL);
     for (unsigned n; (n = atomic_load(&users)) != 0;)
         thread_wait(&users, n, 1000);
     job_free(job, goodbye);
+    responder_stop();
 out:
     pthread_mutex_unlock(&lock);
 }
@@ -352,8 +452,8 @@ struct job *job_use(struct hvd_error *err)
         return job;
     if (job != NULL)
         error_set(err, HVD_FORKED, -1,
-                  "Horovod cannot be used in a forked child; call it in the process that "
-                  "called init, or call init in the child");
+                  "Horovod cannot be used in a forked child, which is no rank of the job; "
+                  "call it in the process that called init");
     else
         error_set(err, HVD_NOT_INIT, -1,
                   "Horovod has not been initialized; use hvd.init()");
@@ -365,4 +465,15 @@ void job_done(void)
 {
     if (atomic_fetch_sub(&users, 1) == 1 && atomic_load(&current) == NULL)
         thread_wake_all(&users);
+}
+
+void job_fail(const struct hvd_error *verdict)
+{
+    struct hvd_error err;
+    struct job *job = job_use(&err);
+
+    if (job == NULL)
+        return;
+    mesh_fail(job->mesh, verdict);
+    job_done();
 }

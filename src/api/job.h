@@ -10,12 +10,17 @@
 
 struct job {
     struct config conf;
-    uint8_t key[32];
+    struct identity identity;           /* what a foreign launcher has said */
+    bool has_user_key;                  /* the key was derived from ~/.horovod/key */
+    uint8_t *key;                       /* secret memory */
     struct hvd_server *server;          /* rank 0 of a job without a launcher */
     struct rdv_client *rdv;
     struct mesh *mesh;
     struct engine *engine;
     int forks;                          /* count of forks when it was made */
+    bool is_elastic;                    /* a driver gives the ranks */
+    bool has_failed;                    /* a generation did not form ... */
+    struct hvd_error failed;            /* ... because of this */
 };
 
 /* The job, kept alive until job_done; NULL (and no job_done): err says why. */

@@ -52,6 +52,16 @@ enum hvd_status hvd_submit(const struct hvd_request *req, int count,
     WITH_JOB(engine_submit(job->engine, req, count, handle_p, err));
 }
 
+enum hvd_status hvd_submit_then(const struct hvd_request *req, int count, hvd_done_fn done,
+                                void *context, hvd_handle *handle_p,
+                                struct hvd_error *err)
+{
+    TRY(check(req, count, err));
+    if (done == NULL)
+        return error_set(err, HVD_INVALID, -1, "hvd_submit_then needs a function");
+    WITH_JOB(engine_submit_then(job->engine, req, count, done, context, handle_p, err));
+}
+
 enum hvd_status hvd_run(const struct hvd_request *req, struct hvd_error *err)
 {
     TRY(check(req, 1, err));
@@ -63,6 +73,16 @@ enum hvd_status hvd_run_start(const struct hvd_request *req, hvd_handle *handle_
 {
     TRY(check(req, 1, err));
     WITH_JOB(engine_run_start(job->engine, req, handle_p, err));
+}
+
+enum hvd_status hvd_run_take(const struct hvd_request *req, struct hvd_output *out,
+                             int64_t *splits, int room, hvd_handle *handle_p,
+                             struct hvd_error *err)
+{
+    TRY(check(req, 1, err));
+    if (req->output != NULL || req->op == HVD_BARRIER || req->op == HVD_JOIN)
+        return error_set(err, HVD_INVALID, -1, "hvd_run_take is for requests without output");
+    WITH_JOB(engine_run_take(job->engine, req, out, splits, room, handle_p, err));
 }
 
 enum hvd_status hvd_poll(hvd_handle handle, struct hvd_error *err)

@@ -16,8 +16,8 @@
 #include "engine/engine_int.h"
 
 #include <sched.h>
-#include <signal.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define LOG_COMPONENT "engine"
 /* How long what is committed may take to finish once a rank has left. */
@@ -31,13 +31,31 @@
 
 /* ---- The baton --------------------------------------------------------------------- */
 
+#ifdef NDEBUG
+#define note_owner(e) ((void)(e))
+#else
+static void note_owner(struct engine *e)
+{
+    e->owner = pthread_self();
+}
+
+bool baton_is_ours(struct engine *e)
+{
+    return atomic_load_explicit(&e->baton, memory_order_relaxed) != 0 &&
+           pthread_equal(e->owner, pthread_self());
+}
+#endif
+
 bool baton_try(struct engine *e)
 {
     unsigned free_baton = 0;
 
-    return atomic_compare_exchange_strong_explicit(&e->baton, &free_baton, 1,
-                                                   memory_order_acquire,
-                                                   memory_order_relaxed);
+    if (!atomic_compare_exchange_strong_explicit(&e->baton, &free_baton, 1,
+                                                 memory_order_acquire,
+                                                 memory_order_relaxed))
+        return false;
+    note_owner(e);
+    return true;
 }
 
 void baton_take(struct engine *e)
@@ -46,25 +64,36 @@ void baton_take(struct engine *e)
         /* Marked as wanted, so that the holder wakes us. */
         unsigned seen = atomic_exchange_explicit(&e->baton, 2, memory_order_acquire);
 
-        if (seen == 0)
+        if (seen == 0) {
+            note_owner(e);
             return;
+        }
         thread_wait(&e->baton, 2, -1);
     }
 }
 
+/* Whoever gives it calls those who asked to be told of what became done meanwhile. */
 void baton_give(struct engine *e)
 {
+    bool completions = atomic_load_explicit(&e->has_completions, memory_order_relaxed);
+
     if (atomic_exchange_explicit(&e->baton, 0, memory_order_release) == 2)
         thread_wake_all(&e->baton);
+    if (completions)
+        completions_run(e);
 }
 
-/* Between two pieces of work: lets a thread that wants to submit something come in. */
+/* Between two pieces of work: lets a thread that wants to submit something come in, and
+ * those be told who asked for it. */
 static void baton_offer(struct engine *e)
 {
-    if (atomic_load_explicit(&e->baton, memory_order_relaxed) != 2)
+    bool wanted = atomic_load_explicit(&e->baton, memory_order_relaxed) == 2;
+
+    if (!wanted && !atomic_load_explicit(&e->has_completions, memory_order_relaxed))
         return;
     baton_give(e);
-    sched_yield();
+    if (wanted)
+        sched_yield();
     baton_take(e);
 }
 
@@ -86,8 +115,8 @@ static bool coordinate(struct engine *e, struct pset *s)
         error_set(&err, HVD_NOMEM, e->topo->rank, "no memory for responses");
         mesh_fail(e->mesh, &err);
     } else if (count > 0) {
-        patch_message_count(&out, 0, count);
-        bundle_hand_on(e, s, out.text, out.length);
+        patch_message_count(&out, count);
+        pset_hand_on(e, s, out.text, out.length);
         engine_on_message(e, e->topo->rank, (const uint8_t *)out.text, out.length);
     }
     strbuf_release(&out);
@@ -120,15 +149,12 @@ static bool negotiate_all(struct engine *e)
 
         if (s == NULL || s->self < 0)
             continue;
-        if (!held && (s->request_count > 0 || s->hit_count > 0 || s->join_held)) {
-            moved |= !s->join_held || s->request_count > 0 || s->hit_count > 0;
+        if (!held && (s->request_count > 0 || s->join_held)) {
+            moved |= s->request_count > 0;
             member_flush(e, s);
         }
-        moved |= bundle_flush(e, s);
-        if (swap_pending(s) > 0) {
-            swap_flush(e, s);
-            moved = true;
-        }
+        moved |= ways_flush(e, s, held);
+        moved |= upward_flush(e, s);
         if (s->neg != NULL)
             moved |= coordinate(e, s);
         if (!list_is_empty(&s->responses)) {
@@ -160,8 +186,8 @@ static void end_sets(struct engine *e)
 
         if (s == NULL || s->self < 0)
             continue;
-        swap_leave(e, s, e->failure.status, &e->failure);
-        if (bundle_has_ended(e, s) && list_is_empty(&s->responses))
+        ways_leave(e, s, e->failure.status, &e->failure);
+        if (pset_has_ended(e, s) && list_is_empty(&s->responses))
             pset_fail(e, s, e->failure.status, &e->failure, false);
     }
 }
@@ -197,14 +223,24 @@ bool engine_progress(struct engine *e)
 {
     bool moved;
 
+    ASSERT_OWNER(e);
     moved = mesh_progress(e->mesh) > 0;
     moved |= negotiate_all(e);
-    moved |= direct_step_all(e);
+    moved |= running_step_all(e);
     moved |= execute_step_all(e);
     check_verdict(e);
     if (moved)
         engine_mark_cycle(e);
     return moved;
+}
+
+/* Of an abort somebody has said why; that members of an elastic job go is daily life, which
+ * the driver tells in a line, and the ring of the next generation goes on from here. */
+static bool is_worth_a_dump(const struct engine *e, enum hvd_status status)
+{
+    bool is_elastic = e->conf->elastic && e->conf->worker > 0;
+
+    return status != HVD_ABORTED && !(is_elastic && status == HVD_PEER_LOST);
 }
 
 /* As engine_enter, and what is not committed fails now.  A verdict of the mesh ends the
@@ -218,7 +254,7 @@ void engine_fail(struct engine *e, enum engine_state state, const struct hvd_err
         log_debug("%s: %s", hvd_status_text(why->status), why->text);
     if (state == ENGINE_FAILED) {
         recorder_add(e->recorder, RECORDER_NOTE, -1, 0, 0, why->status, why->text);
-        if (e->dumps_enabled)
+        if (e->dumps_enabled && is_worth_a_dump(e, why->status))
             dump_write(e->dump, "failure");
     }
     for (int i = 0; i < TEAM_SLOTS; i++)
@@ -226,41 +262,39 @@ void engine_fail(struct engine *e, enum engine_state state, const struct hvd_err
             pset_fail(e, e->sets[i], why->status, why, state == ENGINE_FAILED);
 }
 
-void engine_crank(struct engine *e)
+bool engine_crank(struct engine *e)
 {
+    bool moved;
+
     baton_take(e);
-    engine_progress(e);
+    moved = engine_progress(e);
     baton_give(e);
+    return moved;
 }
 
 /* ---- Sleeping ---------------------------------------------------------------------- */
 
 static bool tasks_need_us(const struct engine *e)
 {
-    if (!list_is_empty(&e->batches))
-        return true;
-    list_each(node, &e->direct) {
-        const struct entry *t = list_entry(node, struct entry, node);
-
-        if (t->task != NULL && coll_needs_us(t->task))
-            return true;
-    }
-    return false;
+    return !list_is_empty(&e->batches) || running_needs_us(e);
 }
 
 /* When the thread must look again although nothing has come. */
 static uint64_t next_due_us(struct engine *e)
 {
-    uint64_t due = stall_due_us(e);
+    uint64_t due = stall_due_us(e), look_us = trace_due_us(e);
 
     e->heard = false;
+    due = look_us < due ? look_us : due;
     if (e->flush_due_us > 0 && e->flush_due_us < due)
         due = e->flush_due_us;
     for (int i = 0; i < TEAM_SLOTS; i++)
         if (e->sets[i] != NULL) {
             const struct pset *s = e->sets[i];
-            uint64_t us = s->neg != NULL ? neg_due_us(s->neg) : bundle_due_us(s);
+            uint64_t us = s->neg != NULL ? neg_due_us(s->neg) : UINT64_MAX;
 
+            due = us < due ? us : due;
+            us = ways_due_us(s);
             due = us < due ? us : due;
         }
     if (atomic_load(&e->state) == ENGINE_LEFT && e->open_entries > 0 &&
@@ -275,11 +309,11 @@ static bool settle(struct engine *e, bool look)
 {
     if (look)
         e->boards = tasks_need_us(e);
-    e->boards |= atomic_load(&e->waiting) > 0;
+    e->boards |= atomic_load(&e->waiting) > 0 || e->completions_open > 0;
     if (!mesh_arm(e->mesh, e->boards))
         return false;
     if (e->boards) {
-        bool moved = direct_step_all(e);
+        bool moved = running_step_all(e);
 
         moved |= execute_step_all(e);
         if (moved) {
@@ -413,19 +447,30 @@ static void *engine_main(void *context)
     return NULL;
 }
 
+/* HOROVOD_THREAD_AFFINITY: a CPU for each local rank. */
+static void pin_thread(struct engine *e)
+{
+    const char *at = e->conf->thread_affinity;
+
+    for (int i = 0; at != NULL && i < e->topo->local_rank; i++) {
+        at = strchr(at, ',');
+        at = at != NULL ? at + 1 : NULL;
+    }
+    if (at == NULL || *at == '\0')
+        return;
+    if (!thread_pin(e->thread, atoi(at)))
+        log_warn("HOROVOD_THREAD_AFFINITY: the engine's thread of local rank %d cannot run on "
+                 "CPU %d", e->topo->local_rank, atoi(at));
+}
+
 enum hvd_status engine_start_thread(struct engine *e, struct hvd_error *err)
 {
-    sigset_t all, before;
-    int code;
+    int code = thread_start(&e->thread, engine_main, e);
 
-    /* Signals are for the user's threads: a handler of theirs must not run here. */
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    code = pthread_create(&e->thread, NULL, engine_main, e);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (code != 0)
         return error_set(err, HVD_SYS, -1, "no thread for the engine: error %d", code);
     e->has_thread = true;
+    pin_thread(e);
     return HVD_OK;
 }
 

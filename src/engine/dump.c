@@ -1,17 +1,18 @@
 /*
  * dump.c: dumps of the flight recorder.
  *
- * 1. The file is made with O_EXCL; one that is there already is appended to only if it is
- *    a plain file of ours that nobody else can write.
+ * 1. Folder and file are made anew, or are of ours and nobody else can write them: the
+ *    temporary directory belongs to all.
  * 2. SIGUSR2 is taken only while its disposition is the default, and given back if it is
  *    still ours.
- * 3. The handler uses nothing but open, fstat, write and close.  It counts itself in
+ * 3. The handler uses nothing but mkdir, open, fstat, write and close.  It counts itself in
  *    before it looks at `watched`, so that dump_free can wait until it is gone.
  */
 #include "engine/dump.h"
 
 #include "base/log.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
@@ -32,31 +33,61 @@ struct dump {
     char host[64];
     atomic_int count;
     atomic_bool failed;                 /* said so already */
-    char path[];
+    char *place, *folder, *path;        /* place/folder name, folder/name: one block */
+    const char *name;                   /* of the file */
 };
 
 static struct dump *_Atomic watched;    /* the one that SIGUSR2 writes */
 static atomic_int handlers;             /* under way */
 
+/* Ranks that were started by hand, without a job id, have their parent in common. */
+static void name_job(char *out, size_t capacity, const struct config *conf)
+{
+    if (conf->job_id[0] == '\0')
+        snprintf(out, capacity, "parent%d", (int)getppid());
+    else
+        snprintf(out, capacity, "%s", conf->job_id);
+    for (char *c = out; *c != '\0'; c++)
+        if (!isalnum((unsigned char)*c) && *c != '-')
+            *c = '_';
+}
+
+static bool name_files(struct dump *d, const struct config *conf, int rank)
+{
+    const char *place = conf->recorder_dir, *temporary = config_foreign("TMPDIR");
+    char job[72];
+    size_t room;
+
+    if (place[0] == '\0')
+        place = temporary != NULL && temporary[0] == '/' ? temporary : "/tmp";
+    room = strlen(place) + 160;
+    d->place = malloc(3 * room);
+    if (d->place == NULL)
+        return false;
+    d->folder = d->place + room;
+    d->path = d->folder + room;
+    name_job(job, sizeof job, conf);
+    snprintf(d->place, room, "%s", place);
+    snprintf(d->folder, room, "%s/" DUMP_FOLDER "%s", place, job);
+    snprintf(d->path, room, "%s/rank%d-%d.txt", d->folder, rank, (int)getpid());
+    d->name = d->path + strlen(d->folder) + 1;
+    return true;
+}
+
 struct dump *dump_new(const struct config *conf, const struct recorder *recorder, int rank,
                       int size, const char *host)
 {
-    const char *dir = conf->recorder_dir, *temporary = config_foreign("TMPDIR");
-    size_t capacity;
-    struct dump *d;
+    struct dump *d = calloc(1, sizeof *d);
 
-    if (dir[0] == '\0')
-        dir = temporary != NULL && temporary[0] == '/' ? temporary : "/tmp";
-    capacity = strlen(dir) + 80;
-    d = calloc(1, sizeof *d + capacity);
-    if (d == NULL)
+    if (d == NULL || !name_files(d, conf, rank)) {
+        free(d);
         return NULL;
+    }
     d->recorder = recorder;
     d->rank = rank;
     d->size = size;
     d->pid = getpid();
     snprintf(d->host, sizeof d->host, "%s", host);
-    snprintf(d->path, capacity, "%s/horovod-recorder-rank%d-%d.txt", dir, rank, d->pid);
     return d;
 }
 
@@ -70,34 +101,52 @@ int dump_count(const struct dump *d)
     return atomic_load(&d->count);
 }
 
-static bool is_ours(int fd)
+bool dump_is_ours(int fd, mode_t kind)
 {
     struct stat info;
 
-    return fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && info.st_uid == geteuid() &&
-           info.st_nlink == 1 && (info.st_mode & 022) == 0;
+    return fstat(fd, &info) == 0 && (info.st_mode & S_IFMT) == kind &&
+           info.st_uid == geteuid() && (info.st_mode & 022) == 0 &&
+           (kind == S_IFDIR || info.st_nlink == 1);
 }
 
-static int open_file(const char *path)
+static int ours_or_none(int fd, mode_t kind)
+{
+    if (fd < 0 || dump_is_ours(fd, kind))
+        return fd;
+    close(fd);
+    errno = EPERM;
+    return -1;
+}
+
+static int open_folder(const char *path)
+{
+    if (mkdir(path, 0700) != 0 && errno != EEXIST)
+        return -1;
+    return ours_or_none(open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC),
+                        S_IFDIR);
+}
+
+static int open_file(const struct dump *d)
 {
     int flags = O_WRONLY | O_APPEND | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK;
-    int fd = open(path, flags | O_CREAT | O_EXCL, 0600);
+    int folder = open_folder(d->folder), fd, code;
 
-    if (fd >= 0 || errno != EEXIST)
-        return fd;
-    fd = open(path, flags);
-    if (fd >= 0 && !is_ours(fd)) {
-        close(fd);
-        errno = EPERM;
+    if (folder < 0)
         return -1;
-    }
+    fd = openat(folder, d->name, flags | O_CREAT | O_EXCL, 0600);
+    if (fd < 0 && errno == EEXIST)
+        fd = ours_or_none(openat(folder, d->name, flags), S_IFREG);
+    code = errno;
+    close(folder);
+    errno = code;
     return fd;
 }
 
 /* Async-signal-safe. */
 static bool append(struct dump *d, const char *why)
 {
-    int fd = open_file(d->path), code;
+    int fd = open_file(d), code;
     bool written;
 
     if (fd < 0)
@@ -114,11 +163,13 @@ static bool append(struct dump *d, const char *why)
 
 void dump_write(struct dump *d, const char *why)
 {
-    if (append(d, why))
-        log_warn("flight recorder (%s) written to %s; read it with: python -m "
-                 "horovod.recorder %s", why, d->path, d->path);
-    else if (!atomic_exchange(&d->failed, true))
+    if (append(d, why)) {
+        log_warn("flight recorder (%s) written to %s; read those of all ranks with: python -m "
+                 "horovod.recorder %s", why, d->path, d->folder);
+        dump_prune(d->place, d->folder);
+    } else if (!atomic_exchange(&d->failed, true)) {
         log_warn("flight recorder not written: %s: %s", d->path, strerror(errno));
+    }
 }
 
 /* ---- SIGUSR2 ------------------------------------------------------------------------- */
@@ -180,5 +231,6 @@ void dump_free(struct dump *d)
     if (d == NULL)
         return;
     give_signal_back(d);
+    free(d->place);
     free(d);
 }

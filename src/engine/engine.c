@@ -46,7 +46,7 @@ static void start_tuning(struct engine *e)
     const struct pset *s = e->sets[0];
 
     if (e->conf->autotune && e->topo->rank == 0 && e->topo->size > 1)
-        e->tune = tune_new(e->conf, s->direct && e->conf->cache_capacity > 0);
+        e->tune = tune_new(e->conf, s->local && e->conf->cache_capacity > 0);
 }
 
 enum hvd_status engine_new(const struct engine_options *opt, struct engine **engine_p,
@@ -64,10 +64,12 @@ enum hvd_status engine_new(const struct engine_options *opt, struct engine **eng
     e->spin_us = mesh_spin_us(opt->mesh);
     e->has_sockets = mesh_has_sockets(opt->mesh);
     e->next_id = 1;
-    list_init(&e->direct);
+    list_init(&e->running);
     list_init(&e->batches);
     list_init(&e->early);
     pthread_mutex_init(&e->front, NULL);
+    list_init(&e->completions);
+    pthread_mutex_init(&e->completions_lock, NULL);
     pthread_mutex_init(&e->timeline_lock, NULL);
     TRY_OUT(make_diagnostics(e, err));
     mesh_on_message(e->mesh, engine_on_message, e);
@@ -83,8 +85,18 @@ out:
     return status;
 }
 
+static void say_leave(struct engine *e, int rank, void *context)
+{
+    const struct strbuf *out = context;
+
+    if (rank != e->topo->rank && !mesh_has_left(e->mesh, rank))
+        mesh_post(e->mesh, rank, out->text, out->length, NULL);
+}
+
 /* From here on this rank announces nothing and, as a coordinator, answers nothing any more.
- * Said by the rank that leaves, and by everybody who has heard of it. */
+ * Said by the rank that leaves, and by everybody who has heard of it: it spreads, or where the tree
+ * of hosts is deep, along its edges.  There, too, everybody hears of it: whoever has left said
+ * so to its neighbours, so each part of the tree that is left hears it from one of them. */
 void engine_say_goodbye(struct engine *e, int gone)
 {
     struct message_head head = {.kind = MESSAGE_LEAVE, .set = (uint32_t)gone};
@@ -95,21 +107,22 @@ void engine_say_goodbye(struct engine *e, int gone)
     e->said_goodbye = true;
     for (int i = 0; i < TEAM_SLOTS; i++)
         if (e->sets[i] != NULL)
-            bundle_say_end(e, e->sets[i]);
+            pset_say_end(e, e->sets[i]);
     strbuf_init(&out);
     put_message_head(&out, &head);
-    for (int rank = 0; rank < e->topo->size && !out.failed; rank++)
-        if (rank != e->topo->rank && !mesh_has_left(e->mesh, rank))
-            mesh_post(e->mesh, rank, out.text, out.length, NULL);
+    if (!out.failed && e->sets[0]->deep)
+        pset_each_neighbour(e, e->sets[0], say_leave, &out);
+    else if (!out.failed)
+        mesh_spread(e->mesh, out.text, out.length, NULL);
     strbuf_release(&out);
 }
 
 static bool has_committed(const struct engine *e)
 {
     for (int i = 0; i < TEAM_SLOTS; i++)
-        if (e->sets[i] != NULL && swap_has_open(e->sets[i]))
+        if (e->sets[i] != NULL && ways_are_running(e->sets[i]))
             return true;
-    return !list_is_empty(&e->batches) || !list_is_empty(&e->direct);
+    return !list_is_empty(&e->batches) || !list_is_empty(&e->running);
 }
 
 void engine_stop(struct engine *e)
@@ -127,8 +140,8 @@ void engine_stop(struct engine *e)
                   "under way");
         mesh_disarm(e->mesh);
         for (int i = 0; healthy && i < TEAM_SLOTS; i++)
-            if (e->sets[i] != NULL && swap_pending(e->sets[i]) > 0)
-                swap_flush(e, e->sets[i]);
+            if (e->sets[i] != NULL)
+                ways_flush_data(e, e->sets[i]);
         if (healthy && e->topo->size > 1)
             engine_say_goodbye(e, e->topo->rank);
         engine_fail(e, ENGINE_LEFT, &why);
@@ -172,18 +185,27 @@ void engine_free(struct engine *e)
     free(e->fusion);
     stall_free(e);
     tune_free(e->tune);
+    free(e->tuned);
     trace_stop(e);
     dump_free(e->dump);
     recorder_free(e->recorder);
     free(e->peer_waits);
     pthread_mutex_destroy(&e->timeline_lock);
+    pthread_mutex_destroy(&e->completions_lock);
     pthread_mutex_destroy(&e->front);
     free(e);
 }
 
+void engine_break(struct engine *e, struct hvd_error *err)
+{
+    error_prefix(err, "rank %d", e->topo->rank);
+    err->rank = e->topo->rank;
+    mesh_fail(e->mesh, err);
+}
+
 /* ---- Submitting ---------------------------------------------------------------------- */
 
-void engine_begin(struct engine *e, struct handle *h)
+static void begin_entries(struct engine *e, struct handle *h)
 {
     int count = h->count;               /* h may be gone after its last entry */
 
@@ -246,9 +268,10 @@ static bool step_new(struct engine *e, struct handle *h)
     engine_mark_cycle(e);
     for (int i = 0; i < h->count; i++) {
         struct entry *t = &h->entries[i];
+        const struct way_ops *way = t->state == ENTRY_CACHED ? t->way->ops : NULL;
 
-        if (t->state == ENTRY_DIRECT && !direct_step(e, t) && t->task != NULL)
-            needs_us |= coll_needs_us(t->task);
+        if (way != NULL && way->step != NULL && !way->step(e, t))
+            needs_us |= way->needs_us(t);
     }
     return needs_us;
 }
@@ -259,19 +282,22 @@ static bool step_new(struct engine *e, struct handle *h)
  */
 static void hold_announcements(struct engine *e, const struct handle *h)
 {
-    const struct pset *s = h->entries[0].set;
-    uint32_t waiting = s != NULL ? s->request_count + s->hit_count + swap_pending(s) +
-                                       bundle_pending(s) : 0;
+    struct pset *s = h->entries[0].set;
+    uint32_t waiting = s != NULL ? s->request_count + ways_pending(s) : 0;
 
     if (e->conf->cycle_time_ms <= 0 || !e->has_thread || waiting >= ANNOUNCEMENTS_MAX ||
         (s != NULL && s->join_held)) {
         mesh_disarm(e->mesh);
         engine_press(e);
         engine_progress(e);
-    } else if (swap_pending(s) > 0 && swap_is_full(s)) {
+        return;
+    }
+    if (s == NULL || waiting == 0)
+        return;
+    if (ways_have_full(s)) {
         mesh_disarm(e->mesh);
-        swap_flush(e, h->entries[0].set);
-    } else if (waiting > 0 && e->flush_due_us == 0) {
+        ways_flush_data(e, s);
+    } else if (e->flush_due_us == 0) {
         e->flush_due_us = clock_us() + (uint64_t)(e->conf->cycle_time_ms * 1000);
         atomic_store_explicit(&e->held, true, memory_order_relaxed);
     }
@@ -284,8 +310,8 @@ static void drive_new(struct engine *e, struct handle *h)
     struct pset *s = h->entries[0].set;
 
     mesh_disarm(e->mesh);
-    if (s != NULL && swap_pending(s) > 0)
-        swap_flush(e, s);
+    if (s != NULL)
+        ways_flush_data(e, s);
     engine_drive(e, h);
 }
 
@@ -308,9 +334,10 @@ enum hvd_status engine_submit_handle(struct engine *e, struct handle *h,
         TRY_OUT(error_set(err, HVD_NOMEM, -1, "no memory for a handle"));
     /* An announcement that waits for more does not touch the mesh, and is spared the two
      * system calls that arming it again costs where there are sockets. */
-    if (h->entries[0].set->direct)
+    e->completions_open += h->then != NULL;
+    if (h->entries[0].set->local)
         mesh_disarm(e->mesh);
-    engine_begin(e, h);
+    begin_entries(e, h);
     needs_us = step_new(e, h);
     if (waits)
         drive_new(e, h);
@@ -323,15 +350,24 @@ out:
     return status;
 }
 
-static enum hvd_status submit(struct engine *e, const struct hvd_request *req, int count,
-                              bool waits, hvd_handle *handle_p, struct hvd_error *err)
+static struct handle *submit_new(int count, struct hvd_error *err)
 {
     struct handle *h = handle_new(count);
 
     if (h == NULL)
-        return error_set(err, HVD_NOMEM, -1, "no memory for a handle");
-    for (int i = 0; i < count; i++)
+        error_set(err, HVD_NOMEM, -1, "no memory for a handle");
+    for (int i = 0; h != NULL && i < count; i++)
         h->entries[i].submit_us = clock_us();
+    return h;
+}
+
+static enum hvd_status submit(struct engine *e, const struct hvd_request *req, int count,
+                              bool waits, hvd_handle *handle_p, struct hvd_error *err)
+{
+    struct handle *h = submit_new(count, err);
+
+    if (h == NULL)
+        return HVD_NOMEM;
     return engine_submit_handle(e, h, req, waits, handle_p, err);
 }
 
@@ -339,6 +375,25 @@ enum hvd_status engine_submit(struct engine *e, const struct hvd_request *req, i
                               hvd_handle *handle_p, struct hvd_error *err)
 {
     return submit(e, req, count, false, handle_p, err);
+}
+
+enum hvd_status engine_submit_then(struct engine *e, const struct hvd_request *req,
+                                   int count, hvd_done_fn done, void *context,
+                                   hvd_handle *handle_p, struct hvd_error *err)
+{
+    struct handle *h = submit_new(count, err);
+
+    if (h == NULL)
+        return HVD_NOMEM;
+    h->then = malloc(sizeof *h->then);
+    if (h->then == NULL) {
+        handle_free(h);
+        return error_set(err, HVD_NOMEM, -1, "no memory for a handle");
+    }
+    list_init(&h->then->node);
+    h->then->call = done;
+    h->then->context = context;
+    return engine_submit_handle(e, h, req, false, handle_p, err);
 }
 
 /* ---- Waiting -------------------------------------------------------------------------- */
@@ -409,9 +464,9 @@ enum hvd_status engine_output(struct engine *e, hvd_handle id, int index, bool t
         return error_set(err, HVD_INVALID, -1, "the output of handle %lld is not ours",
                          (long long)id);
     out->data = t->output;
-    out->ndim = t->ndim;
-    memcpy(out->shape, t->shape, sizeof out->shape);
-    if (t->out_rows >= 0 && t->ndim > 0)
+    out->ndim = t->form.ndim;
+    memcpy(out->shape, t->form.shape, sizeof out->shape);
+    if (t->out_rows >= 0 && t->form.ndim > 0)
         out->shape[0] = t->out_rows;
     out->set_size = t->set_size;
     out->splits = t->recv_rows;
@@ -423,14 +478,12 @@ enum hvd_status engine_output(struct engine *e, hvd_handle id, int index, bool t
 
 /* ---- Start, wait and release in one ---------------------------------------------------- */
 
-enum hvd_status engine_run_start(struct engine *e, const struct hvd_request *req,
-                                 hvd_handle *handle_p, struct hvd_error *err)
+/* h is under way, or NULL: nothing has been started. */
+static enum hvd_status go_on(struct engine *e, const struct hvd_request *req,
+                             struct handle *h, hvd_handle *handle_p, struct hvd_error *err)
 {
-    struct handle *h;
-    enum hvd_status status = fast_run(e, req, &h, err);
+    enum hvd_status status;
 
-    if (status != HVD_AGAIN)
-        return status;
     if (h == NULL) {
         TRY(submit(e, req, 1, true, handle_p, err));
         return HVD_AGAIN;
@@ -440,8 +493,29 @@ enum hvd_status engine_run_start(struct engine *e, const struct hvd_request *req
         return HVD_AGAIN;
     engine_wait_handle(e, h, -1);       /* no memory for the table: it cannot be handed out */
     status = result_of(h, err);
+    if (status == HVD_OK && h->entries[0].own_output)
+        status = error_set(err, HVD_NOMEM, -1, "no memory for a handle");
     handle_free(h);
     return status;
+}
+
+enum hvd_status engine_run_start(struct engine *e, const struct hvd_request *req,
+                                 hvd_handle *handle_p, struct hvd_error *err)
+{
+    struct handle *h;
+    enum hvd_status status = fast_run(e, req, &h, err);
+
+    return status == HVD_AGAIN ? go_on(e, req, h, handle_p, err) : status;
+}
+
+enum hvd_status engine_run_take(struct engine *e, const struct hvd_request *req,
+                                struct hvd_output *out, int64_t *splits, int room,
+                                hvd_handle *handle_p, struct hvd_error *err)
+{
+    struct handle *h;
+    enum hvd_status status = fast_take(e, req, out, splits, room, &h, err);
+
+    return status == HVD_AGAIN ? go_on(e, req, h, handle_p, err) : status;
 }
 
 enum hvd_status engine_run(struct engine *e, const struct hvd_request *req,

@@ -9,6 +9,8 @@
 #include "transport/transport.h"
 
 struct engine;
+struct look_question;
+struct look_rank;
 
 struct engine_options {
     struct mesh *mesh;                  /* borrowed */
@@ -32,10 +34,16 @@ enum hvd_status engine_add_static_set(struct engine *e, const int *ranks, int co
 /* Thread: any, for all that follow; see horovod.h. */
 enum hvd_status engine_submit(struct engine *e, const struct hvd_request *req, int count,
                               hvd_handle *handle_p, struct hvd_error *err);
+enum hvd_status engine_submit_then(struct engine *e, const struct hvd_request *req,
+                                   int count, hvd_done_fn done, void *context,
+                                   hvd_handle *handle_p, struct hvd_error *err);
 enum hvd_status engine_run(struct engine *e, const struct hvd_request *req,
                            struct hvd_error *err);
 enum hvd_status engine_run_start(struct engine *e, const struct hvd_request *req,
                                  hvd_handle *handle_p, struct hvd_error *err);
+enum hvd_status engine_run_take(struct engine *e, const struct hvd_request *req,
+                                struct hvd_output *out, int64_t *splits, int room,
+                                hvd_handle *handle_p, struct hvd_error *err);
 enum hvd_status engine_poll(struct engine *e, hvd_handle id, struct hvd_error *err);
 enum hvd_status engine_wait(struct engine *e, hvd_handle id, int64_t timeout_us,
                             struct hvd_error *err);
@@ -48,13 +56,15 @@ enum hvd_status engine_submit_add_set(struct engine *e, const int *ranks, int co
                                       hvd_handle *handle_p, struct hvd_error *err);
 enum hvd_status engine_submit_remove_set(struct engine *e, int id, hvd_handle *handle_p,
                                          struct hvd_error *err);
-int engine_set_count(struct engine *e);
 int engine_set_ids(struct engine *e, int *ids, int capacity);
 /* The members of a set, -1 if there is none; *self_p is our position or -1. */
 int engine_set_ranks(struct engine *e, int id, int *ranks, int capacity, int *self_p);
 
-/* The simulator's turn of the crank: everything that can be done now. */
-void engine_crank(struct engine *e);
+/* True inside a function given to engine_submit_then. */
+bool engine_is_in_callback(void);
+
+/* The simulator's turn of the crank: everything that can be done now.  True: something moved. */
+bool engine_crank(struct engine *e);
 
 size_t engine_stats_json(struct engine *e, char *buffer, size_t capacity);
 int engine_recorder_write(struct engine *e, int fd);
@@ -65,5 +75,9 @@ enum hvd_status engine_timeline_start(struct engine *e, const char *path,
                                       bool mark_cycles, struct hvd_error *err);
 enum hvd_status engine_timeline_stop(struct engine *e, struct hvd_error *err);
 void engine_set_where(hvd_where_fn where);
+/* What hvd_set_where answers; 0: nothing. */
+size_t engine_where(char *buffer, size_t capacity);
+/* Fills in what the engine knows, for a viewer; what: LOOK_WITH_*.  Blocks: for the baton. */
+void engine_look(struct engine *e, const struct look_question *q, struct look_rank *r);
 
 #endif

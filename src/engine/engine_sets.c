@@ -41,11 +41,11 @@ static enum hvd_status submit_set_op(struct engine *e, int op, const int *ranks,
     t = &h->entries[0];
     t->set = e->sets[0];
     t->set_size = t->set->count;
-    t->op = (uint8_t)op;
+    t->form.op = (uint8_t)op;
     t->submit_us = clock_us();
-    t->dtype = HVD_U8;
-    t->prescale = t->postscale = 1.0;
-    t->root = id;
+    t->form.dtype = HVD_U8;
+    t->form.prescale = t->form.postscale = 1.0;
+    t->form.root = id;
     t->split_count = (uint32_t)count;
     t->splits = malloc((size_t)(count + 1) * sizeof *t->splits);
     baton_take(e);
@@ -103,11 +103,6 @@ int engine_set_ids(struct engine *e, int *ids, int capacity)
         }
     pthread_mutex_unlock(&e->front);
     return n;
-}
-
-int engine_set_count(struct engine *e)
-{
-    return engine_set_ids(e, NULL, 0);
 }
 
 int engine_set_ranks(struct engine *e, int id, int *ranks, int capacity, int *self_p)

@@ -117,8 +117,7 @@ static enum hvd_status start_task(struct engine *e, struct batch *b,
     struct coll_call call;
 
     TRY(alone ? HVD_OK : pack_plan(b, err));
-    plan_call(&call, b->set, w->op, w->dtype, w->reduce, w->root, w->prescale,
-              w->postscale, alone ? &b->plans[0] : &b->all);
+    plan_call(&call, b->set, &w->form, alone ? &b->plans[0] : &b->all);
     call.board = b->board;
     call.turn = turn;
     call.agreed = true;
@@ -148,15 +147,13 @@ enum hvd_status execute_batch(struct engine *e, struct pset *s, struct batch *b,
 
     b->set = s;
     b->start_us = clock_us();
-    b->op = w->op;
-    b->dtype = w->dtype;
-    b->reduce = w->reduce;
+    b->form = w->form;
     b->board = (uint32_t)(s->batches % BATCH_BOARDS);
     s->batches++;
     s->running++;
     s->running_mask |= 1ull << b->board;
     list_append(&e->batches, &b->node);
-    if (w->op == HVD_BARRIER) {         /* all members have announced it: that is all */
+    if (w->form.op == HVD_BARRIER) {         /* all members have announced it: that is all */
         complete_batch(e, b, HVD_OK, NULL);
         return HVD_OK;
     }

@@ -22,11 +22,12 @@
 
 static bool is_fusable(const struct wire_request *r)
 {
-    return r->op == HVD_ALLREDUCE || r->op == HVD_BROADCAST || r->op == HVD_ALLGATHER ||
-           r->op == HVD_REDUCESCATTER;
+    return r->form.op == HVD_ALLREDUCE || r->form.op == HVD_BROADCAST ||
+           r->form.op == HVD_ALLGATHER || r->form.op == HVD_REDUCESCATTER;
 }
 
-static bool can_fuse(const struct wire_request *a, const struct wire_request *b)
+/* The same but for the shape. */
+static bool can_fuse(const struct tensor_form *a, const struct tensor_form *b)
 {
     return a->op == b->op && a->dtype == b->dtype && a->reduce == b->reduce &&
            a->root == b->root && a->device == b->device && a->prescale == b->prescale &&
@@ -35,7 +36,7 @@ static bool can_fuse(const struct wire_request *a, const struct wire_request *b)
 
 static uint64_t request_bytes(const struct wire_request *r)
 {
-    return neg_elements(r) * hvd_dtype_bytes(r->dtype);
+    return neg_elements(r) * hvd_dtype_bytes(r->form.dtype);
 }
 
 /* With group fusion off, a group is a batch of its own. */
@@ -45,20 +46,20 @@ static bool may_group(const struct negotiator *n, const struct wire_request *a,
     return n->opt.group_fusion || (a->group_count > 0 && a->group_key == b->group_key);
 }
 
-struct batch {
+struct fusion {
     struct neg_tensor **tensors;
     struct neg_cached **cached;
     uint32_t count;
     uint64_t bytes, skipped;
 };
 
-static bool joins(const struct negotiator *n, struct batch *b,
+static bool joins(const struct negotiator *n, struct fusion *b,
                   const struct wire_request *first, const struct wire_request *r,
                   uint64_t limit)
 {
     uint64_t bytes = request_bytes(r);
 
-    if (!is_fusable(r) || bytes > FUSE_TENSOR_BYTES || !can_fuse(first, r) ||
+    if (!is_fusable(r) || bytes > FUSE_TENSOR_BYTES || !can_fuse(&first->form, &r->form) ||
         !may_group(n, first, r) || b->bytes + b->skipped + bytes > limit) {
         b->skipped += bytes;
         return false;
@@ -89,19 +90,19 @@ static uint32_t put_sizes(const struct negotiator *n, const struct neg_tensor *t
     const struct wire_request *any = &neg_any_request(n, t)->r;
     uint32_t members = (uint32_t)n->opt.member_count;
 
-    if (any->op == HVD_ALLGATHER) {
+    if (any->form.op == HVD_ALLGATHER) {
         for (uint32_t m = 0; m < members; m++)
-            put_u64(sizes, (uint64_t)t->by_member[m]->r.shape[0]);
+            put_split(sizes, t->by_member[m]->r.form.shape[0]);
         return members;
     }
-    if (any->op != HVD_ALLTOALL)
+    if (any->form.op != HVD_ALLTOALL)
         return 0;
     for (uint32_t from = 0; from < members; from++) {
         const struct wire_request *r = &t->by_member[from]->r;
 
         for (uint32_t to = 0; to < members; to++)
-            put_u64(sizes, r->split_count > 0 ? (uint64_t)get_split(r->splits, to)
-                                              : (uint64_t)r->shape[0] / members);
+            put_split(sizes, r->split_count > 0 ? get_split(r->splits, to)
+                                                : r->form.shape[0] / (int64_t)members);
     }
     return members * members;
 }
@@ -127,12 +128,10 @@ static void write_tensor(struct negotiator *n, struct neg_tensor *t, int cached)
     strbuf_release(&sizes);
 }
 
-static void write_batch(struct negotiator *n, struct batch *b, int *numbers)
+static void write_batch(struct negotiator *n, struct fusion *b, int *numbers)
 {
     const struct wire_request *r = &neg_any_request(n, b->tensors[0])->r;
-    struct wire_batch w = {.op = r->op, .dtype = r->dtype, .reduce = r->reduce,
-                           .root = r->root, .prescale = r->prescale,
-                           .postscale = r->postscale, .tensor_count = b->count};
+    struct wire_batch w = {.form = r->form, .tensor_count = b->count};
 
     for (uint32_t i = 0; i < b->count; i++) {
         const struct wire_request *q = &neg_any_request(n, b->tensors[i])->r;
@@ -147,7 +146,7 @@ static void write_batch(struct negotiator *n, struct batch *b, int *numbers)
         neg_tensor_free(n, b->tensors[i]);
 }
 
-static void count_batch(struct negotiator *n, const struct batch *b)
+static void count_batch(struct negotiator *n, const struct fusion *b)
 {
     n->counters.batches++;
     if (b->count > 1) {
@@ -156,7 +155,7 @@ static void count_batch(struct negotiator *n, const struct batch *b)
     }
 }
 
-static void emit_tensors(struct negotiator *n, struct batch *b, int *numbers)
+static void emit_tensors(struct negotiator *n, struct fusion *b, int *numbers)
 {
     while (!list_is_empty(&n->ready)) {
         struct neg_tensor *t = list_entry(n->ready.next, struct neg_tensor, order);
@@ -180,14 +179,14 @@ static void emit_tensors(struct negotiator *n, struct batch *b, int *numbers)
     }
 }
 
-static void write_cached_batch(struct negotiator *n, struct batch *b)
+static void write_cached_batch(struct negotiator *n, struct fusion *b)
 {
     neg_begin_response(n, RESPONSE_CACHED);
-    put_u32(&n->out, b->count);
+    put_cached(&n->out, b->count);
     for (uint32_t i = 0; i < b->count; i++) {
         struct neg_cached *c = b->cached[i];
 
-        put_u32(&n->out, neg_cache_number(n, c));
+        put_member(&n->out, (int)neg_cache_number(n, c));
         list_remove(&c->ready);
         list_remove(&c->lru);
         list_append(&n->lru, &c->lru);
@@ -197,7 +196,7 @@ static void write_cached_batch(struct negotiator *n, struct batch *b)
     }
 }
 
-static void emit_cached(struct negotiator *n, struct batch *b)
+static void emit_cached(struct negotiator *n, struct fusion *b)
 {
     while (!list_is_empty(&n->ready_cached)) {
         struct neg_cached *c = list_entry(n->ready_cached.next, struct neg_cached, ready);
@@ -230,7 +229,7 @@ static bool may_grow(const struct negotiator *n, const struct wire_request *firs
         const struct neg_tensor *t = list_entry(node, struct neg_tensor, order);
 
         if (t->first_us + n->opt.window_us > now_us &&
-            can_fuse(first, &neg_any_request(n, t)->r))
+            can_fuse(&first->form, &neg_any_request(n, t)->r.form))
             return true;
     }
     return false;
@@ -288,7 +287,7 @@ uint64_t neg_due_us(const struct negotiator *n)
 void neg_flush(struct negotiator *n)
 {
     uint32_t most = list_length(&n->ready) + list_length(&n->ready_cached);
-    struct batch b = {.tensors = calloc(most + 1, sizeof *b.tensors),
+    struct fusion b = {.tensors = calloc(most + 1, sizeof *b.tensors),
                       .cached = calloc(most + 1, sizeof *b.cached)};
     int *numbers = calloc(most + 1, sizeof *numbers);
 

@@ -33,6 +33,8 @@ void handle_free(struct handle *h)
         free(t->problem);
         free(t->recv_rows);
     }
+    if (h != NULL)
+        free(h->then);
     free(h);
 }
 
@@ -103,13 +105,11 @@ void handle_forget(struct engine *e, struct handle *h)
     pthread_mutex_unlock(&e->front);
 }
 
-static const char *const op_texts[] = {"allreduce", "allgather", "broadcast", "alltoall",
-                                       "reducescatter", "barrier", "join",
-                                       "add_process_set", "remove_process_set"};
-
 const char *engine_op_text(uint8_t op)
 {
-    return op_texts[op];
+    if (op == OP_SET_ADD)
+        return "add_process_set";
+    return op == OP_SET_REMOVE ? "remove_process_set" : hvd_op_name((enum hvd_op)op);
 }
 
 static void keep_first_error(struct handle *h, const struct entry *t,
@@ -123,28 +123,33 @@ static void keep_first_error(struct handle *h, const struct entry *t,
         error_set(&h->err, status, -1, "%s", hvd_status_text(status));
     h->err.status = status;
     if (t->name != NULL)
-        error_prefix(&h->err, "%s %.200s", engine_op_text(t->op), t->name);
+        error_prefix(&h->err, "%s %.200s", engine_op_text(t->form.op), t->name);
 }
 
 /* For autotune. */
 static void observe(struct engine *e, const struct entry *t, uint64_t bytes)
 {
     struct tune_point next;
+    struct strbuf found;
 
     if (tune_observe(e->tune, t->name, t->name_bytes, bytes, clock_us(), &next))
         neg_put_tune(e->sets[0]->neg, next.cycle_ms, next.fusion_bytes);
     if (!tune_is_done(e->tune))
         return;
+    strbuf_init(&found);
+    tune_describe(e->tune, &found);
+    e->tuned = found.failed ? NULL : strdup(found.text);
+    strbuf_release(&found);
     tune_free(e->tune);
     e->tune = NULL;
 }
 
 static void count_entry(struct engine *e, const struct entry *t, enum hvd_status status)
 {
-    uint64_t bytes = t->count * hvd_dtype_bytes(t->dtype);
+    uint64_t bytes = t->count * hvd_dtype_bytes(t->form.dtype);
 
-    if (t->op < HVD_OP_COUNT) {
-        struct op_stats *s = &e->stats[t->op];
+    if (t->form.op < HVD_OP_COUNT) {
+        struct op_stats *s = &e->stats[t->form.op];
 
         s->count++;
         s->bytes += bytes;
@@ -154,11 +159,11 @@ static void count_entry(struct engine *e, const struct entry *t, enum hvd_status
             s->time_ns += (clock_us() - t->submit_us) * 1000;
         }
     }
-    if (e->tune != NULL && status == HVD_OK && t->op == HVD_ALLREDUCE && t->set->id == 0)
+    if (e->tune != NULL && status == HVD_OK && t->form.op == HVD_ALLREDUCE && t->set->id == 0)
         observe(e, t, bytes);
     if (t->wait_us > 0)
         stats_end_wait(e, t);
-    recorder_add(e->recorder, status == HVD_OK ? RECORDER_DONE : RECORDER_FAIL, t->op,
+    recorder_add(e->recorder, status == HVD_OK ? RECORDER_DONE : RECORDER_FAIL, t->form.op,
                  t->set != NULL ? t->set->id : -1, bytes, status, t->name);
 }
 
@@ -166,7 +171,9 @@ void entry_complete(struct engine *e, struct entry *t, enum hvd_status status,
                     const struct hvd_error *err)
 {
     struct handle *h = t->handle;
+    struct completion *c;
 
+    ASSERT_OWNER(e);
     BUG_ON(t->state == ENTRY_DONE);
     if (t->state != ENTRY_NEW) {
         if (t->set != NULL && hash_get(&t->set->inflight, t->name, t->name_bytes) == t)
@@ -180,8 +187,11 @@ void entry_complete(struct engine *e, struct entry *t, enum hvd_status status,
     trace_end(e, t, status);
     if (--h->left > 0)
         return;
+    c = completion_take(e, h);
     /* After this store the handle may be freed by another thread at any moment. */
     atomic_store(&h->done, 1);
+    if (c != NULL)
+        completion_put(e, c);
     if (atomic_load(&e->waiting) > 0)
         thread_wake_all(&h->done);
 }

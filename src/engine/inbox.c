@@ -20,11 +20,21 @@ struct early {
     uint8_t bytes[];
 };
 
+/* Ranks ascend. */
 static int member_of(const struct pset *s, int rank)
 {
-    for (int i = 0; i < s->count; i++)
-        if (s->ranks[i] == rank)
-            return i;
+    int low = 0, high = s->count;
+
+    while (low < high) {
+        int middle = (low + high) / 2;
+
+        if (s->ranks[middle] == rank)
+            return middle;
+        if (s->ranks[middle] < rank)
+            low = middle + 1;
+        else
+            high = middle;
+    }
     return -1;
 }
 
@@ -40,23 +50,6 @@ static enum hvd_status on_requests(struct engine *e, struct pset *s, int member,
         TRY(get_request(in, &r, err));
         trace_ready(e, s, member, &r);
         TRY(neg_on_request(s->neg, member, &r, now_us, err));
-    }
-    return HVD_OK;
-}
-
-static enum hvd_status on_hits(struct engine *e, struct pset *s, int member,
-                               struct wire_in *in, uint32_t count, struct hvd_error *err)
-{
-    uint64_t now_us = clock_us();
-
-    e->heard = true;
-    for (uint32_t i = 0; i < count; i++) {
-        uint32_t number = get_u32(in), seq = get_u32(in);
-
-        if (in->failed)
-            return error_set(err, HVD_PROTO, -1, "hits cut short");
-        trace_hit(e, s, number);
-        neg_on_hit(s->neg, member, number, seq, now_us);
     }
     return HVD_OK;
 }
@@ -85,35 +78,43 @@ static enum hvd_status on_responses(struct pset *s, struct wire_in *in, uint32_t
 
 static enum hvd_status to_set(struct engine *e, struct pset *s, int peer,
                               const struct message_head *head, struct wire_in *in,
+                              struct hvd_error *err);
+
+/* At the coordinator: a message that came with those of others. */
+static enum hvd_status take_forwarded(struct engine *e, struct pset *s, int member,
+                                      const uint8_t *bytes, size_t n, struct hvd_error *err)
+{
+    struct wire_in in = wire_in_from(bytes, n);
+    struct message_head head;
+
+    TRY(get_message_head(&in, &head, err));
+    if (head.kind != MESSAGE_REQUESTS || head.set != (uint32_t)s->id || head.epoch != s->epoch)
+        return error_set(err, HVD_PROTO, -1, "a message of kind %d was handed on", head.kind);
+    return to_set(e, s, s->ranks[member], &head, &in, err);
+}
+
+static enum hvd_status to_set(struct engine *e, struct pset *s, int peer,
+                              const struct message_head *head, struct wire_in *in,
                               struct hvd_error *err)
 {
     int member = member_of(s, peer);
+    struct way *way;
 
-    if (member < 0)
+    if (member < 0 || s->self < 0)
         return error_set(err, HVD_PROTO, peer, "rank %d is not of process set %d", peer,
                          s->id);
-    if (head->kind == MESSAGE_RESPONSES && member == bundle_source(s))
+    if (head->kind == MESSAGE_RESPONSES && member == pset_source(s))
         return on_responses(s, in, head->count, err);
-    if (head->kind == MESSAGE_SWAP)
-        return swap_on_message(e, s, member, in, head->count, err);
-    if (head->kind == MESSAGE_HITS && bundle_leads(s)) {
-        e->heard = true;
-        return bundle_on_hits(s, member, in, head->count, err);
-    }
-    if (s->neg == NULL)
-        return error_set(err, HVD_PROTO, peer, "message for the coordinator");
-    neg_on_ack(s->neg, member, head->acked);
-    if (head->kind == MESSAGE_REQUESTS)
+    if (s->neg != NULL)
+        neg_on_ack(s->neg, member, head->acked);
+    way = ways_for(s, head->kind);
+    if (way != NULL)
+        return way->ops->on_message(way, e, member, head, in, err);
+    if (s->neg != NULL && head->kind == MESSAGE_REQUESTS)
         return on_requests(e, s, member, in, head->count, err);
-    if (head->kind == MESSAGE_HITS)
-        return on_hits(e, s, member, in, head->count, err);
-    if (head->kind == MESSAGE_BUNDLE) {
-        e->heard = true;
-        return bundle_on_message(e, s, member, in, head->count, err);
-    }
-    return head->kind == MESSAGE_ACK
-               ? HVD_OK
-               : error_set(err, HVD_PROTO, peer, "message of kind %d", head->kind);
+    if (s->deep && head->kind == MESSAGE_FORWARD)
+        return upward_on_forward(e, s, member, in, head->count, take_forwarded, err);
+    return error_set(err, HVD_PROTO, peer, "message of kind %d", head->kind);
 }
 
 /* `peer` says that rank `gone` has left.  What came before is done first: check_verdict acts
@@ -127,10 +128,26 @@ static void on_leave(struct engine *e, int peer, int gone)
     error_set(&e->farewell, HVD_SHUTDOWN, gone,
               "Horovod has been shut down: rank %d on %s has left the job, by a call of "
               "shutdown or because its script ended (perhaps with an exception); operations "
-              "that it did not take part in cannot complete", gone, e->topo->hosts[gone]);
+              "that it did not take part in cannot complete. If it had fewer batches than "
+              "others, let every rank call hvd.join() after its last one", gone,
+              e->topo->hosts[gone]);
 }
 
-/* About stalls; concerns no process set. */
+/* A report that comes down the tree of a set (acked: its rank and one) goes on; who wrote it. */
+static int hand_on_report(struct engine *e, int peer, const struct message_head *head,
+                          const uint8_t *bytes, size_t n)
+{
+    const struct pset *s = head->set < TEAM_SLOTS ? e->sets[head->set] : NULL;
+
+    if (head->acked == 0 || head->acked > (uint32_t)e->topo->size)
+        return peer;
+    if (s != NULL && s->epoch == head->epoch && s->self > 0 &&
+        peer == s->ranks[pset_source(s)])
+        pset_hand_on(e, s, bytes, n);
+    return (int)head->acked - 1;
+}
+
+/* About stalls. */
 static enum hvd_status on_talk(struct engine *e, int peer, enum message_kind kind,
                                struct wire_in *in, struct hvd_error *err)
 {
@@ -176,7 +193,9 @@ static enum hvd_status dispatch(struct engine *e, int peer, const uint8_t *bytes
         return HVD_OK;
     }
     if (head.kind >= MESSAGE_STALL && head.kind <= MESSAGE_WHERE)
-        return on_talk(e, peer, head.kind, &in, err);
+        return on_talk(e, head.kind == MESSAGE_STALL ? hand_on_report(e, peer, &head, bytes, n)
+                                                     : peer,
+                       head.kind, &in, err);
     if (head.set >= TEAM_SLOTS)
         return error_set(err, HVD_PROTO, peer, "message for process set %u", head.set);
     s = e->sets[head.set];
@@ -186,9 +205,11 @@ static enum hvd_status dispatch(struct engine *e, int peer, const uint8_t *bytes
     }
     if (head.epoch < s->epoch)
         return HVD_OK;                  /* of a set that was removed */
+    if (head.kind == MESSAGE_REQUESTS && s->deep && s->self > 0 && member_of(s, peer) >= 0)
+        return upward_take(e, s, member_of(s, peer), bytes, n, err);
     TRY(to_set(e, s, peer, &head, &in, err));
     if (head.kind == MESSAGE_RESPONSES && peer != e->topo->rank)
-        bundle_hand_on(e, s, bytes, n);
+        pset_hand_on(e, s, bytes, n);
     return HVD_OK;
 }
 

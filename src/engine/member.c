@@ -9,12 +9,6 @@
 
 #include <stdlib.h>
 
-static void broken(struct engine *e, struct hvd_error *err)
-{
-    error_prefix(err, "rank %d", e->topo->rank);
-    mesh_fail(e->mesh, err);
-}
-
 /* ---- The cache of this member ------------------------------------------------------ */
 
 void cached_free(struct pset *s, struct cached *c)
@@ -22,12 +16,20 @@ void cached_free(struct pset *s, struct cached *c)
     if (hash_get(&s->cache, c->name, c->name_bytes) == c)
         hash_remove(&s->cache, c->name, c->name_bytes);
     s->by_number[c->number] = NULL;
-    swap_forget(s, c);
+    ways_forget(s, c);
     if (c->kept != NULL)
         coll_drop(c->kept);
     plan_release(&c->plan);
     free(c->name);
     free(c);
+}
+
+bool cached_matches(const struct cached *c, const struct entry *t)
+{
+    if (c->open)
+        return form_is_like(&c->form, &t->form) &&
+               form_has_rows(&c->form, t->form.ndim, t->form.shape);
+    return t->split_count == 0 && form_equals(&c->form, &t->form);
 }
 
 static struct cached *cached_new(const struct entry *t, const struct wire_tensor *w,
@@ -39,15 +41,8 @@ static struct cached *cached_new(const struct entry *t, const struct wire_tensor
         return NULL;
     c->name = strdup(t->name);
     c->name_bytes = t->name_bytes;
-    c->op = t->op;
-    c->dtype = t->dtype;
-    c->reduce = t->reduce;
-    c->ndim = t->ndim;
-    c->root = t->root;
+    c->form = t->form;
     c->count = t->count;
-    c->prescale = t->prescale;
-    c->postscale = t->postscale;
-    memcpy(c->shape, t->shape, sizeof c->shape);
     c->number = w->cached - 1;
     c->seq = seq;
     c->turn = w->turn;
@@ -58,7 +53,6 @@ static struct cached *cached_new(const struct entry *t, const struct wire_tensor
     return c;
 }
 
-/* Remembers t under its number; takes the plan. */
 enum hvd_status member_cache_add(struct engine *e, struct pset *s, const struct entry *t,
                                  const struct wire_tensor *w, struct plan *p)
 {
@@ -71,12 +65,13 @@ enum hvd_status member_cache_add(struct engine *e, struct pset *s, const struct 
         return HVD_NOMEM;
     c->plan = *p;
     *p = (struct plan){0};
-    plan_call(&c->call, s, c->op, c->dtype, c->reduce, c->root, c->prescale, c->postscale,
-              &c->plan);
+    plan_call(&c->call, s, &c->form, &c->plan);
+    c->open = s->open_sizes && form_can_open(&c->form);
+    c->call.open = c->open;
     c->call.board = BATCH_BOARDS + c->number;
-    recorder_prepare(&c->done, RECORDER_DONE, c->op, s->id,
-                     c->count * hvd_dtype_bytes(c->dtype), HVD_OK, c->name);
-    c->swaps = swap_fits(s, c);
+    recorder_prepare(&c->done, RECORDER_DONE, c->form.op, s->id,
+                     c->count * hvd_dtype_bytes(c->form.dtype), HVD_OK, c->name);
+    c->way = ways_choose(s, c);
     s->by_number[c->number] = c;
     return HVD_OK;
 }
@@ -86,8 +81,7 @@ enum hvd_status member_cache_add(struct engine *e, struct pset *s, const struct 
 /* Nobody starts this number any more; c goes, at once or with its entry. */
 static void take_back(struct engine *e, struct pset *s, struct cached *c, uint32_t turn)
 {
-    direct_take_back(e, s, c, turn);
-    bundle_forget(s, c->number);
+    cached_take_back(e, c, turn);
     if (!c->dying)
         cached_free(s, c);
     else if (hash_get(&s->cache, c->name, c->name_bytes) == c)
@@ -136,18 +130,15 @@ static enum hvd_status do_joined(struct engine *e, struct pset *s, struct wire_i
 static enum hvd_status do_join_done(struct engine *e, struct pset *s, struct wire_in *in,
                                     struct hvd_error *err)
 {
-    int last = (int)get_u32(in);
-    uint32_t n = get_u32(in);
+    struct wire_join_done done;
     struct entry *t = s->join_entry;
 
-    for (uint32_t i = 0; i < n && i < OP_KIND_COUNT; i++)
-        s->unnamed[i] = (int64_t)get_u64(in);
-    if (in->failed || n != OP_KIND_COUNT)
-        return error_set(err, HVD_PROTO, -1, "end of join not understood");
+    TRY(get_join_done(in, &done, err));
+    memcpy(s->unnamed, done.counters, sizeof s->unnamed);
     s->joined_count = 0;
     s->join_entry = NULL;
     if (t != NULL) {
-        t->value = last;
+        t->value = done.last;
         entry_complete(e, t, HVD_OK, NULL);
     }
     return HVD_OK;
@@ -155,12 +146,9 @@ static enum hvd_status do_join_done(struct engine *e, struct pset *s, struct wir
 
 static bool is_target(const struct wire_failure *f, int self)
 {
-    for (uint32_t i = 0; i < f->target_count; i++) {
-        struct wire_in in = wire_in_from(f->targets + 4 * (size_t)i, 4);
-
-        if ((int)get_u32(&in) == self)
+    for (uint32_t i = 0; i < f->target_count; i++)
+        if (get_member(f->targets, i) == self)
             return true;
-    }
     return f->target_count == 0;
 }
 
@@ -184,47 +172,32 @@ static enum hvd_status do_error(struct engine *e, struct pset *s, struct wire_in
     return HVD_OK;
 }
 
-static bool has_tasks(const struct engine *e, const struct pset *s)
-{
-    if (s->running > 0)
-        return true;
-    list_each(node, &e->direct) {
-        const struct entry *t = list_entry(node, struct entry, node);
-
-        if (t->set == s && t->task != NULL && coll_is_committed(t->task))
-            return true;
-    }
-    return false;
-}
-
 static enum hvd_status do_set_added(struct engine *e, struct pset *s, struct wire_in *in,
                                     struct hvd_error *err)
 {
-    int id = (int)get_u32(in), slot = (int)get_u32(in);
-    uint32_t epoch = get_u32(in);
-    uint16_t name_bytes = get_u16(in);
-    const char *name = (const char *)get_bytes(in, name_bytes);
-    uint32_t n = get_u32(in);
+    struct wire_set_added a;
     struct pset *added;
     struct entry *t;
     int *ranks;
 
-    if (in->failed || n == 0 || n > (uint32_t)e->topo->size || id <= 0 || id >= TEAM_SLOTS ||
-        slot <= 0 || slot >= TEAM_SLOTS)
-        return error_set(err, HVD_PROTO, -1, "new process set not understood");
-    ranks = malloc(n * sizeof *ranks);
+    TRY(get_set_added(in, &a, err));
+    if (a.rank_count > (uint32_t)e->topo->size || a.id == 0 || a.id >= TEAM_SLOTS ||
+        a.slot == 0 || a.slot >= TEAM_SLOTS)
+        return error_set(err, HVD_PROTO, -1, "new process set %u in slot %u", a.id, a.slot);
+    ranks = malloc(a.rank_count * sizeof *ranks);
     if (ranks == NULL)
         return error_set(err, HVD_NOMEM, -1, "no memory for a process set");
-    for (uint32_t i = 0; i < n; i++)
-        ranks[i] = (int)get_u32(in);
-    t = hash_get(&s->inflight, name, name_bytes);
-    if (pset_new(e, id, slot, epoch, ranks, (int)n, &added, err) == HVD_OK)
+    for (uint32_t i = 0; i < a.rank_count; i++)
+        ranks[i] = get_member(a.ranks, i);
+    t = hash_get(&s->inflight, a.name, a.name_bytes);
+    if (pset_new(e, (int)a.id, (int)a.slot, a.epoch, ranks, (int)a.rank_count, &added,
+                 err) == HVD_OK)
         engine_replay_early(e, added);
     free(ranks);
     if (added == NULL)
         return err->status;
     if (t != NULL) {
-        t->value = id;
+        t->value = a.id;
         entry_complete(e, t, HVD_OK, NULL);
     }
     return HVD_OK;
@@ -234,29 +207,29 @@ static enum hvd_status do_set_added(struct engine *e, struct pset *s, struct wir
  * all of them. */
 static bool has_ended(struct engine *e, struct pset *s)
 {
-    bundle_say_end(e, s);
-    return bundle_has_ended(e, s) && list_is_empty(&s->responses) && !has_tasks(e, s) &&
-           swap_end(e, s);
+    pset_say_end(e, s);
+    return pset_has_ended(e, s) && list_is_empty(&s->responses) && s->running == 0 &&
+           !running_has(e, s, true) && ways_end(e, s);
 }
 
 static enum hvd_status do_set_removed(struct engine *e, struct pset *s,
                                       struct wire_in *in, struct hvd_error *err)
 {
-    int id = (int)get_u32(in);
-    uint16_t name_bytes = get_u16(in);
-    const char *name = (const char *)get_bytes(in, name_bytes);
-    struct pset *removed = !in->failed && id > 0 ? pset_find(e, id) : NULL;
+    struct wire_set_removed r;
+    struct pset *removed;
     struct hvd_error why;
     struct entry *t;
 
+    TRY(get_set_removed(in, &r, err));
+    removed = r.id > 0 && r.id < TEAM_SLOTS ? pset_find(e, (int)r.id) : NULL;
     if (removed == NULL)
-        return error_set(err, HVD_PROTO, -1, "removal not understood");
+        return error_set(err, HVD_PROTO, -1, "removal of process set %u", r.id);
     if (removed->self >= 0 && !has_ended(e, removed))
         return HVD_AGAIN;
-    error_set(&why, HVD_REMOVED, -1, "process set %d was removed", id);
+    error_set(&why, HVD_REMOVED, -1, "process set %u was removed", r.id);
     pset_fail(e, removed, HVD_REMOVED, &why, true);
     pset_free(e, removed);
-    t = hash_get(&s->inflight, name, name_bytes);
+    t = hash_get(&s->inflight, r.name, r.name_bytes);
     if (t != NULL)
         entry_complete(e, t, HVD_OK, NULL);
     return HVD_OK;
@@ -265,25 +238,27 @@ static enum hvd_status do_set_removed(struct engine *e, struct pset *s,
 static enum hvd_status do_tune(struct engine *e, struct wire_in *in,
                                struct hvd_error *err)
 {
-    double cycle_ms = get_f64(in);
-    uint64_t fusion = get_u64(in);
+    struct wire_tune tune;
 
-    if (in->failed)
-        return error_set(err, HVD_PROTO, -1, "tuning not understood");
-    e->conf->cycle_time_ms = cycle_ms;
-    e->conf->fusion_threshold = fusion;
+    TRY(get_tune(in, &tune, err));
+    e->conf->cycle_time_ms = tune.cycle_ms;
+    e->conf->fusion_threshold = tune.fusion_bytes;
     e->conf->source[config_find("CYCLE_TIME")] = CONFIG_AUTOTUNE;
     e->conf->source[config_find("FUSION_THRESHOLD")] = CONFIG_AUTOTUNE;
     for (int i = 0; i < TEAM_SLOTS; i++)
         if (e->sets[i] != NULL && e->sets[i]->neg != NULL)
-            neg_tune(e->sets[i]->neg, fusion, (uint64_t)(cycle_ms * 1000));
+            neg_tune(e->sets[i]->neg, tune.fusion_bytes,
+                     (uint64_t)(tune.cycle_ms * 1000));
     return HVD_OK;
 }
 
 static enum hvd_status do_response(struct engine *e, struct pset *s, struct wire_in *in,
                                    struct hvd_error *err)
 {
-    switch (get_u8(in)) {
+    enum response_kind kind;
+
+    TRY(get_response_kind(in, &kind, err));
+    switch (kind) {
     case RESPONSE_EXECUTE:
         return member_execute(e, s, in, err);
     case RESPONSE_CACHED:
@@ -302,6 +277,8 @@ static enum hvd_status do_response(struct engine *e, struct pset *s, struct wire
         return do_set_removed(e, s, in, err);
     case RESPONSE_TUNE:
         return do_tune(e, in, err);
+    case RESPONSE_KIND_COUNT:
+        break;
     }
     return error_set(err, HVD_PROTO, -1, "response not understood");
 }
@@ -317,12 +294,11 @@ void member_process(struct engine *e, struct pset *s)
         if (status == HVD_AGAIN)
             return;
         if (status != HVD_OK) {
-            broken(e, &err);
+            engine_break(e, &err);
             return;
         }
         s->seq++;
-        if (swap_has_early(s))
-            swap_replay(e, s);
+        ways_on_response(e, s);
         m->at = (size_t)(in.at - m->bytes);
         if (--m->left == 0) {
             list_remove(&m->node);

@@ -18,10 +18,10 @@ static enum hvd_status prepare_output(struct engine *e, struct entry *t,
     enum hvd_status status;
 
     trace_begin(e, t);
-    if (t->op == HVD_ALLGATHER)
+    if (t->form.op == HVD_ALLGATHER)
         trace_activity(e, t, "ALLOCATE_OUTPUT");
     status = entry_prepare_output(t, p, err);
-    if (t->op == HVD_ALLGATHER)
+    if (t->form.op == HVD_ALLGATHER)
         trace_activity(e, t, NULL);
     return status;
 }
@@ -88,17 +88,16 @@ static enum hvd_status take_cached(struct engine *e, struct pset *s, struct batc
     struct cached *c = number < CACHE_NUMBERS ? s->by_number[number] : NULL;
     struct entry *t = c != NULL ? c->entry : NULL;
 
-    if (t == NULL || t->state != ENTRY_HIT)
+    if (t == NULL || !t->way->ops->by_response)
         return error_set(err, HVD_PROTO, -1, "cached batch with number %u", number);
-    *w = (struct wire_batch){.op = c->op, .dtype = c->dtype, .reduce = c->reduce,
-                             .root = c->root, .prescale = c->prescale,
-                             .postscale = c->postscale, .tensor_count = w->tensor_count};
+    w->form = c->form;
     b->entries[i] = t;
     b->counts[i] = t->count;
+    t->way->ops->withdraw(t);
+    t->way = NULL;
     t->state = ENTRY_BATCH;
     t->cached = NULL;
     c->entry = NULL;
-    s->hits_open--;
     TRY(plan_copy(&b->plans[i], &c->plan, s->count, err));
     return prepare_output(e, t, &b->plans[i], err);
 }
@@ -106,24 +105,21 @@ static enum hvd_status take_cached(struct engine *e, struct pset *s, struct batc
 enum hvd_status member_execute_cached(struct engine *e, struct pset *s,
                                       struct wire_in *in, struct hvd_error *err)
 {
-    uint32_t n = get_u32(in);
-    struct wire_batch w = {.tensor_count = n};
+    struct wire_cached list;
+    struct wire_batch w;
     struct batch *b;
     enum hvd_status status = HVD_OK;
 
     if (!is_board_free(s))
         return HVD_AGAIN;
-    if (in->failed || n == 0 || n > LIST_LIMIT)
-        return error_set(err, HVD_PROTO, -1, "cached batch not understood");
-    b = batch_new((int)n);
+    TRY(get_cached(in, &list, err));
+    w = (struct wire_batch){.tensor_count = list.count};
+    b = batch_new((int)list.count);
     if (b == NULL)
         return error_set(err, HVD_NOMEM, -1, "no memory for a batch");
-    for (uint32_t i = 0; i < n; i++) {
-        uint32_t number = get_u32(in);
-
-        TRY_OUT(take_cached(e, s, b, (int)i, in->failed ? CACHE_NUMBERS : number, &w,
+    for (uint32_t i = 0; i < list.count; i++)
+        TRY_OUT(take_cached(e, s, b, (int)i, (uint32_t)get_member(list.numbers, i), &w,
                             err));
-    }
     return execute_batch(e, s, b, &w);
 out:
     batch_free(e, b);

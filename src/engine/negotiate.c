@@ -68,7 +68,7 @@ void neg_free(struct negotiator *n)
 
 void neg_begin_response(struct negotiator *n, enum response_kind kind)
 {
-    put_u8(&n->out, kind);
+    put_response_kind(&n->out, kind);
     n->out_count++;
     n->seq++;
     n->counters.responses++;
@@ -94,8 +94,8 @@ uint64_t neg_elements(const struct wire_request *r)
 {
     uint64_t count = 1;
 
-    for (int i = 0; i < r->ndim; i++)
-        count *= (uint64_t)r->shape[i];
+    for (int i = 0; i < r->form.ndim; i++)
+        count *= (uint64_t)r->form.shape[i];
     return count;
 }
 
@@ -235,7 +235,7 @@ void neg_fail(struct negotiator *n, struct neg_tensor *t, const struct hvd_error
     strbuf_init(&targets);
     for (int m = 0; m < n->opt.member_count; m++)
         if (t->by_member[m] != NULL) {
-            put_u32(&targets, (uint32_t)m);
+            put_member(&targets, m);
             count++;
         }
     put_error(n, t->name, t->name_bytes, why, (const uint8_t *)targets.text, count);
@@ -292,18 +292,19 @@ static void drop_tombs_of(struct negotiator *n, int member)
 /* What is ready only because ranks have joined must run before that is over. */
 static void finish_join(struct negotiator *n)
 {
+    struct wire_join_done done = {.last = n->ranks[n->last_joined]};
+
     neg_flush(n);
+    memcpy(done.counters, n->join_counters, sizeof done.counters);
     neg_begin_response(n, RESPONSE_JOIN_DONE);
-    put_u32(&n->out, (uint32_t)n->ranks[n->last_joined]);
-    put_u32(&n->out, OP_KIND_COUNT);
-    for (int i = 0; i < OP_KIND_COUNT; i++)
-        put_u64(&n->out, (uint64_t)n->join_counters[i]);
+    put_join_done(&n->out, &done);
     memset(n->joined, 0, (size_t)n->opt.member_count * sizeof *n->joined);
     memset(n->join_counters, 0, sizeof n->join_counters);
     n->joined_count = 0;
 }
 
-static void check_ready(struct negotiator *n, struct neg_tensor *t, uint64_t now_us);
+static void check_ready(struct negotiator *n, struct neg_tensor *t, int member,
+                        uint64_t now_us);
 
 /* Behind the counters a JOIN has the last turns of its member. */
 static void put_joined_member(struct negotiator *n, int member,
@@ -337,27 +338,33 @@ static void on_join(struct negotiator *n, int member, const struct wire_request 
     drop_tombs_of(n, member);
     put_joined_member(n, member, r);
     neg_cache_clear(n);
-    list_each_safe(node, &n->pending)
-        check_ready(n, list_entry(node, struct neg_tensor, order), now_us);
+    list_each_safe(node, &n->pending) {
+        struct neg_tensor *t = list_entry(node, struct neg_tensor, order);
+
+        check_ready(n, t, t->lowest, now_us);
+    }
     if (n->joined_count == n->opt.member_count)
         finish_join(n);
 }
 
 /* ---- Announcements -------------------------------------------------------------- */
 
-static void check_ready(struct negotiator *n, struct neg_tensor *t, uint64_t now_us)
+/* `member`: who has announced it now; when somebody else joins, any of those who have. */
+static void check_ready(struct negotiator *n, struct neg_tensor *t, int member,
+                        uint64_t now_us)
 {
     struct hvd_error why;
 
-    if (neg_check(n, t, &why) != HVD_OK) {
+    if (neg_check(n, t, member, &why) != HVD_OK) {
         neg_fail(n, t, &why);
         return;
     }
+    t->lowest = member < t->lowest ? member : t->lowest;
     if (!is_complete(n, t))
         return;
-    if (neg_any_request(n, t)->r.op == OP_SET_ADD) {
+    if (neg_any_request(n, t)->r.form.op == OP_SET_ADD) {
         neg_add_set(n, t);
-    } else if (neg_any_request(n, t)->r.op == OP_SET_REMOVE) {
+    } else if (neg_any_request(n, t)->r.form.op == OP_SET_REMOVE) {
         neg_remove_set(n, t);
     } else {
         t->is_ready = true;
@@ -392,9 +399,10 @@ static void revoke_by_name(struct negotiator *n, int member, const struct wire_r
 static enum hvd_status check_request(const struct negotiator *n,
                                      const struct wire_request *r, struct hvd_error *err)
 {
-    if (r->op == HVD_BROADCAST && (r->root < 0 || r->root >= n->opt.member_count))
-        return error_set(err, HVD_PROTO, -1, "request with root %d", r->root);
-    if (r->op == HVD_ALLTOALL && r->split_count != 0 &&
+    if (r->form.op == HVD_BROADCAST &&
+        (r->form.root < 0 || r->form.root >= n->opt.member_count))
+        return error_set(err, HVD_PROTO, -1, "request with root %d", r->form.root);
+    if (r->form.op == HVD_ALLTOALL && r->split_count != 0 &&
         r->split_count != (uint32_t)n->opt.member_count)
         return error_set(err, HVD_PROTO, -1, "request with %u splits", r->split_count);
     return HVD_OK;
@@ -409,7 +417,7 @@ enum hvd_status neg_on_request(struct negotiator *n, int member,
 
     TRY(check_request(n, r, err));
     revoke_if_current(n, member, r);
-    if (r->op == HVD_JOIN) {
+    if (r->form.op == HVD_JOIN) {
         on_join(n, member, r, now_us);
         return HVD_OK;
     }
@@ -428,10 +436,11 @@ enum hvd_status neg_on_request(struct negotiator *n, int member,
                          n->ranks[member], r->name_bytes, r->name);
     }
     t->by_member[member] = q;
-    t->announced++;
+    if (t->announced++ == 0)
+        t->lowest = member;
     if (is_complete(n, t))
         neg_note_last(n, member, t->first_us, now_us);
-    check_ready(n, t, now_us);
+    check_ready(n, t, member, now_us);
     return HVD_OK;
 }
 
@@ -443,9 +452,10 @@ void neg_tune(struct negotiator *n, uint64_t fusion_bytes, uint64_t window_us)
 
 void neg_put_tune(struct negotiator *n, double cycle_ms, uint64_t fusion_bytes)
 {
+    struct wire_tune tune = {.cycle_ms = cycle_ms, .fusion_bytes = fusion_bytes};
+
     neg_begin_response(n, RESPONSE_TUNE);
-    put_f64(&n->out, cycle_ms);
-    put_u64(&n->out, fusion_bytes);
+    put_tune(&n->out, &tune);
     neg_tune(n, fusion_bytes, (uint64_t)(cycle_ms * 1000));
 }
 
@@ -471,7 +481,7 @@ void neg_each_stalled(const struct negotiator *n, uint64_t since_us, neg_stall_f
             missing[m] = t->by_member[m] == NULL && !n->joined[m];
         memcpy(name, t->name, t->name_bytes);
         name[t->name_bytes] = '\0';
-        each(context, name, neg_any_request(n, t)->r.op, t->first_us, missing);
+        each(context, name, neg_any_request(n, t)->r.form.op, t->first_us, missing);
     }
     list_each(node, &n->lru) {
         const struct neg_cached *c = list_entry(node, struct neg_cached, lru);
@@ -482,7 +492,7 @@ void neg_each_stalled(const struct negotiator *n, uint64_t since_us, neg_stall_f
             missing[m] = !c->hit[m] && !n->joined[m];
         memcpy(name, c->request->r.name, c->request->r.name_bytes);
         name[c->request->r.name_bytes] = '\0';
-        each(context, name, c->request->r.op, c->first_us, missing);
+        each(context, name, c->request->r.form.op, c->first_us, missing);
     }
     free(missing);
 }

@@ -6,16 +6,21 @@
 #ifndef HVD_ENGINE_NEGOTIATE_H
 #define HVD_ENGINE_NEGOTIATE_H
 
-#include "wire/message.h"
+#include "wire/response.h"
 
 #define NEG_SETS_MAX 63                 /* beside the global one; TEAM_SLOTS - 1 */
 
 struct negotiator;
 
+/* Numbers beyond the capacity of the cache, which wait for acknowledgements meanwhile. */
+#define CACHE_SLACK 256
+
 struct neg_options {
     int member_count;
     const int *ranks;                   /* global rank by member; copied */
     int cache_capacity;                 /* 0: no cache */
+    bool open_sizes;                    /* cached allgathers and alltoalls say their sizes
+                                         * with each operation */
     uint64_t fusion_bytes;              /* 0: no fusion */
     uint64_t window_us;                 /* how long ready tensors wait for more */
     bool group_fusion;                  /* groups may fuse with other tensors */

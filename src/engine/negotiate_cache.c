@@ -14,9 +14,6 @@
 
 #include <stdlib.h>
 
-/* Numbers beyond the capacity, which wait for acknowledgements meanwhile. */
-#define SLACK 256
-
 uint32_t neg_cache_number(const struct negotiator *n, const struct neg_cached *c)
 {
     return (uint32_t)(c - n->cached);
@@ -24,7 +21,7 @@ uint32_t neg_cache_number(const struct negotiator *n, const struct neg_cached *c
 
 bool neg_cache_init(struct negotiator *n)
 {
-    int limit = n->opt.cache_capacity > 0 ? n->opt.cache_capacity + SLACK : 0;
+    int limit = n->opt.cache_capacity > 0 ? n->opt.cache_capacity + CACHE_SLACK : 0;
 
     list_init(&n->lru);
     list_init(&n->ready_cached);
@@ -136,15 +133,20 @@ static bool evict_one(struct negotiator *n)
     return false;
 }
 
-/* Varying shapes would be revoked in every step: better negotiated each time. */
+/* Varying shapes would be revoked in every step: better negotiated each time.  Where sizes are
+ * open, they are said with each operation. */
 static bool is_worth_caching(const struct negotiator *n, const struct neg_tensor *t)
 {
     const struct wire_request *r = &t->by_member[0]->r;
 
-    if (r->op == HVD_JOIN || r->op >= OP_SET_ADD || r->split_count > 0)
+    if (r->form.op == HVD_JOIN || r->form.op >= OP_SET_ADD)
+        return false;
+    if (n->opt.open_sizes && form_can_open(&r->form))
+        return true;
+    if (r->split_count > 0)
         return false;
     for (int m = 1; m < n->opt.member_count; m++)
-        if (r->op == HVD_ALLGATHER && t->by_member[m]->r.shape[0] != r->shape[0])
+        if (r->form.op == HVD_ALLGATHER && t->by_member[m]->r.form.shape[0] != r->form.shape[0])
             return false;
     return true;
 }

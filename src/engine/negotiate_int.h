@@ -19,6 +19,7 @@ struct neg_tensor {
     uint16_t name_bytes;
     struct neg_request **by_member;     /* NULL: not announced */
     int announced;
+    int lowest;                         /* member, of those who have */
     uint64_t first_us, ready_us;
     bool is_ready;
 };
@@ -84,8 +85,9 @@ struct negotiator {
     struct neg_counters counters;
 };
 
-/* negotiate_check.c: HVD_OK, or the first disagreement of contract 4.2. */
-enum hvd_status neg_check(const struct negotiator *n, const struct neg_tensor *t,
+/* negotiate_check.c: HVD_OK, or the first disagreement of contract 4.2 between `member`, who has
+ * announced t, and those who had before, the lowest of whom is t->lowest. */
+enum hvd_status neg_check(const struct negotiator *n, const struct neg_tensor *t, int member,
                           struct hvd_error *err);
 
 /* negotiate_cache.c */

@@ -110,11 +110,31 @@ int neg_know_set(struct negotiator *n, int id, const int *ranks, int count)
     return n->last_slot;
 }
 
+static void say_added(struct negotiator *n, const struct neg_tensor *t, int id, int slot,
+                      const int *ranks, uint32_t count)
+{
+    struct wire_set_added added = {.id = (uint32_t)id, .slot = (uint32_t)slot,
+                                   .epoch = n->set_epoch + 1,   /* 1: the global set's */
+                                   .name = t->name, .name_bytes = t->name_bytes,
+                                   .rank_count = count};
+    struct strbuf list;
+
+    strbuf_init(&list);
+    for (uint32_t i = 0; i < count; i++)
+        put_member(&list, ranks[i]);
+    added.ranks = (const uint8_t *)list.text;
+    n->out.failed |= list.failed;
+    neg_begin_response(n, RESPONSE_SET_ADDED);
+    if (!n->out.failed)
+        put_set_added(&n->out, &added);
+    strbuf_release(&list);
+}
+
 void neg_add_set(struct negotiator *n, struct neg_tensor *t)
 {
     const struct wire_request *r = &neg_any_request(n, t)->r;
     struct hvd_error why;
-    int *ranks, id, slot;
+    int *ranks, id;
 
     if (check_ranks(n, r, &why) != HVD_OK) {
         neg_fail(n, t, &why);
@@ -129,23 +149,16 @@ void neg_add_set(struct negotiator *n, struct neg_tensor *t)
     for (uint32_t i = 0; i < r->split_count; i++)
         ranks[i] = (int)get_split(r->splits, i);
     id = take_id(n);
-    slot = neg_know_set(n, id, ranks, (int)r->split_count);
-    neg_begin_response(n, RESPONSE_SET_ADDED);
-    put_u32(&n->out, (uint32_t)id);
-    put_u32(&n->out, (uint32_t)slot);
-    put_u32(&n->out, n->set_epoch + 1);     /* 1 is the global set's */
-    put_u16(&n->out, t->name_bytes);
-    strbuf_add(&n->out, t->name, t->name_bytes);
-    put_u32(&n->out, r->split_count);
-    for (uint32_t i = 0; i < r->split_count; i++)
-        put_u32(&n->out, (uint32_t)ranks[i]);
+    say_added(n, t, id, neg_know_set(n, id, ranks, (int)r->split_count), ranks,
+              r->split_count);
     free(ranks);
     neg_tensor_free(n, t);
 }
 
 void neg_remove_set(struct negotiator *n, struct neg_tensor *t)
 {
-    int id = neg_any_request(n, t)->r.root, i = 0;
+    int id = neg_any_request(n, t)->r.form.root, i = 0;
+    struct wire_set_removed removed;
     struct hvd_error why;
 
     while (i < n->set_count && n->sets[i].id != id)
@@ -158,10 +171,10 @@ void neg_remove_set(struct negotiator *n, struct neg_tensor *t)
     free(n->sets[i].ranks);
     n->sets[i] = n->sets[--n->set_count];
     n->free_ids[n->free_id_count++] = id;
+    removed = (struct wire_set_removed){.id = (uint32_t)id, .name = t->name,
+                                        .name_bytes = t->name_bytes};
     neg_begin_response(n, RESPONSE_SET_REMOVED);
-    put_u32(&n->out, (uint32_t)id);
-    put_u16(&n->out, t->name_bytes);
-    strbuf_add(&n->out, t->name, t->name_bytes);
+    put_set_removed(&n->out, &removed);
     neg_tensor_free(n, t);
 }
 

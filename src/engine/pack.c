@@ -29,7 +29,7 @@ static uint64_t sum(const uint64_t *counts, int n)
 
 static bool has_members(const struct batch *b)
 {
-    return b->op == HVD_ALLGATHER || b->op == HVD_REDUCESCATTER;
+    return b->form.op == HVD_ALLGATHER || b->form.op == HVD_REDUCESCATTER;
 }
 
 /* Elements by member over all tensors, for the one call that serves them all. */
@@ -51,32 +51,32 @@ enum hvd_status pack_plan(struct batch *b, struct hvd_error *err)
 
 size_t pack_bytes(const struct batch *b)
 {
-    size_t element = hvd_dtype_bytes(b->dtype);
+    size_t element = hvd_dtype_bytes(b->form.dtype);
     uint64_t mine;
 
     if (!has_members(b))
         return sum(b->counts, b->count) * element;
     mine = b->all.counts[b->set->self];
-    return round_up((b->op == HVD_ALLGATHER ? mine
+    return round_up((b->form.op == HVD_ALLGATHER ? mine
                                             : sum(b->all.counts, b->set->count)) * element) +
-           (b->op == HVD_ALLGATHER ? sum(b->all.counts, b->set->count) : mine) * element;
+           (b->form.op == HVD_ALLGATHER ? sum(b->all.counts, b->set->count) : mine) * element;
 }
 
 /* Where the result lies in the buffer. */
 char *pack_result(const struct batch *b)
 {
-    size_t element = hvd_dtype_bytes(b->dtype);
+    size_t element = hvd_dtype_bytes(b->form.dtype);
 
-    if (b->op == HVD_ALLGATHER)
+    if (b->form.op == HVD_ALLGATHER)
         return b->fused + round_up(b->all.counts[b->set->self] * element);
-    if (b->op == HVD_REDUCESCATTER)
+    if (b->form.op == HVD_REDUCESCATTER)
         return b->fused + round_up(sum(b->all.counts, b->set->count) * element);
     return b->fused;
 }
 
 static void put_slices(const struct batch *b)
 {
-    size_t element = hvd_dtype_bytes(b->dtype);
+    size_t element = hvd_dtype_bytes(b->form.dtype);
     char *at = b->fused;
 
     for (int m = 0; m < b->set->count; m++)
@@ -92,10 +92,10 @@ static void put_slices(const struct batch *b)
 
 void pack_in(const struct batch *b)
 {
-    size_t element = hvd_dtype_bytes(b->dtype);
+    size_t element = hvd_dtype_bytes(b->form.dtype);
     char *at = b->fused;
 
-    if (b->op == HVD_REDUCESCATTER) {
+    if (b->form.op == HVD_REDUCESCATTER) {
         put_slices(b);
         return;
     }
@@ -104,7 +104,7 @@ void pack_in(const struct batch *b)
         uint64_t count = t != NULL ? t->count : b->counts[i];
 
         if (t == NULL)
-            red_fill_neutral(at, count, b->dtype, plan_reduce(b->reduce));
+            red_fill_neutral(at, count, b->form.dtype, plan_reduce(b->form.reduce));
         else
             memcpy(at, t->input, count * element);
         at += count * element;
@@ -113,7 +113,7 @@ void pack_in(const struct batch *b)
 
 static void take_parts(const struct batch *b)
 {
-    size_t element = hvd_dtype_bytes(b->dtype);
+    size_t element = hvd_dtype_bytes(b->form.dtype);
     const char *at = pack_result(b);
 
     for (int m = 0; m < b->set->count; m++)
@@ -128,10 +128,10 @@ static void take_parts(const struct batch *b)
 
 void pack_out(const struct batch *b)
 {
-    size_t element = hvd_dtype_bytes(b->dtype);
+    size_t element = hvd_dtype_bytes(b->form.dtype);
     const char *at = pack_result(b);
 
-    if (b->op == HVD_ALLGATHER) {
+    if (b->form.op == HVD_ALLGATHER) {
         take_parts(b);
         return;
     }

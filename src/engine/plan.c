@@ -8,7 +8,7 @@
 
 void *output_alloc(size_t bytes)
 {
-    void *p = bytes >= ARENA_OUTPUT_BYTES ? arena_alloc(bytes) : NULL;
+    void *p = bytes >= ARENA_OUTPUT_BYTES ? arena_alloc_dirty(bytes) : NULL;
 
     if (p == NULL && posix_memalign(&p, 64, bytes > 0 ? bytes : 1) != 0)
         return NULL;
@@ -67,15 +67,6 @@ enum hvd_status plan_copy(struct plan *p, const struct plan *from, int members,
     return error_set(err, HVD_NOMEM, -1, "no memory for a plan");
 }
 
-static uint64_t row_elements(const struct entry *t)
-{
-    uint64_t n = 1;
-
-    for (int i = 1; i < t->ndim; i++)
-        n *= (uint64_t)t->shape[i];
-    return n;
-}
-
 static enum hvd_status plan_allgather(struct plan *p, const struct pset *s,
                                       const struct entry *t, const struct wire_tensor *w,
                                       struct hvd_error *err)
@@ -86,10 +77,10 @@ static enum hvd_status plan_allgather(struct plan *p, const struct pset *s,
     for (int m = 0; m < s->count; m++) {
         int64_t rows = get_split(w->sizes, (uint32_t)m);
 
-        p->counts[m] = (uint64_t)rows * row_elements(t);
+        p->counts[m] = (uint64_t)rows * form_row(&t->form);
         p->out_rows += rows;
     }
-    p->out_count = (uint64_t)p->out_rows * row_elements(t);
+    p->out_count = (uint64_t)p->out_rows * form_row(&t->form);
     return HVD_OK;
 }
 
@@ -107,22 +98,22 @@ static enum hvd_status plan_alltoall(struct plan *p, const struct pset *s,
         return error_set(err, HVD_NOMEM, -1, "no memory for a plan");
     p->out_rows = 0;
     for (uint32_t m = 0; m < n; m++) {
-        p->counts[m] = (uint64_t)get_split(w->sizes, self * n + m) * row_elements(t);
+        p->counts[m] = (uint64_t)get_split(w->sizes, self * n + m) * form_row(&t->form);
         p->recv_rows[m] = get_split(w->sizes, m * n + self);
-        p->recv_counts[m] = (uint64_t)p->recv_rows[m] * row_elements(t);
+        p->recv_counts[m] = (uint64_t)p->recv_rows[m] * form_row(&t->form);
         p->out_rows += p->recv_rows[m];
     }
-    p->out_count = (uint64_t)p->out_rows * row_elements(t);
+    p->out_count = (uint64_t)p->out_rows * form_row(&t->form);
     return HVD_OK;
 }
 
 /* The first `rows % n` members get one row more. */
 static void plan_reducescatter(struct plan *p, const struct pset *s, const struct entry *t)
 {
-    int64_t rows = t->shape[0], share = rows / s->count, more = rows % s->count;
+    int64_t rows = t->form.shape[0], share = rows / s->count, more = rows % s->count;
 
     for (int m = 0; m < s->count; m++)
-        p->counts[m] = (uint64_t)(share + (m < more)) * row_elements(t);
+        p->counts[m] = (uint64_t)(share + (m < more)) * form_row(&t->form);
     p->out_rows = share + (s->self < more);
     p->out_count = p->counts[s->self];
 }
@@ -131,14 +122,15 @@ enum hvd_status plan_make(struct plan *p, const struct pset *s, const struct ent
                           const struct wire_tensor *w, struct hvd_error *err)
 {
     *p = (struct plan){.out_count = t->count, .out_rows = -1};
-    if (t->op != HVD_ALLGATHER && t->op != HVD_ALLTOALL && t->op != HVD_REDUCESCATTER)
+    if (t->form.op != HVD_ALLGATHER && t->form.op != HVD_ALLTOALL &&
+        t->form.op != HVD_REDUCESCATTER)
         return HVD_OK;
     p->counts = calloc((size_t)s->count, sizeof *p->counts);
     if (p->counts == NULL)
         return error_set(err, HVD_NOMEM, -1, "no memory for a plan");
-    if (t->op == HVD_ALLGATHER)
+    if (t->form.op == HVD_ALLGATHER)
         return plan_allgather(p, s, t, w, err);
-    if (t->op == HVD_ALLTOALL)
+    if (t->form.op == HVD_ALLTOALL)
         return plan_alltoall(p, s, t, w, err);
     plan_reducescatter(p, s, t);
     return HVD_OK;
@@ -156,32 +148,32 @@ static enum coll_op coll_op_of(uint8_t op, uint8_t reduce)
 }
 
 /* All of a call but its buffers, count, board and turn. */
-void plan_call(struct coll_call *call, const struct pset *s, uint8_t op, uint8_t dtype,
-               uint8_t reduce, int root, double prescale, double postscale,
-               const struct plan *p)
+void plan_call(struct coll_call *call, const struct pset *s,
+               const struct tensor_form *f, const struct plan *p)
 {
+    bool reduces = f->op == HVD_ALLREDUCE || f->op == HVD_REDUCESCATTER;
+
     *call = (struct coll_call){
-        .op = coll_op_of(op, reduce), .dtype = dtype, .reduce = plan_reduce(reduce),
-        .counts = p->counts, .recv_counts = p->recv_counts, .root = root,
-        .prescale = prescale, .postscale = postscale,
-        .divisor = reduce == HVD_AVERAGE && (op == HVD_ALLREDUCE ||
-                                             op == HVD_REDUCESCATTER) ? s->count : 1,
+        .op = coll_op_of(f->op, f->reduce), .dtype = f->dtype,
+        .reduce = plan_reduce(f->reduce), .counts = p->counts,
+        .recv_counts = p->recv_counts, .root = f->root, .prescale = f->prescale,
+        .postscale = f->postscale,
+        .divisor = reduces && f->reduce == HVD_AVERAGE ? s->count : 1,
     };
 }
 
-enum hvd_status entry_prepare_output(struct entry *t, const struct plan *p,
-                                     struct hvd_error *err)
+/* Room for the rows of each member; `recv_rows` may be there already. */
+static enum hvd_status take_rows(struct entry *t, int members, struct hvd_error *err)
 {
-    size_t bytes = p->out_count * hvd_dtype_bytes(t->dtype);
+    if (t->recv_rows == NULL)
+        t->recv_rows = malloc((size_t)members * sizeof *t->recv_rows);
+    return t->recv_rows != NULL
+               ? HVD_OK : error_set(err, HVD_NOMEM, -1, "no memory for received splits");
+}
 
-    t->out_rows = p->out_rows;
-    if (p->recv_rows != NULL) {
-        t->recv_rows = malloc((size_t)t->set->count * sizeof *t->recv_rows);
-        if (t->recv_rows == NULL)
-            return error_set(err, HVD_NOMEM, -1, "no memory for received splits");
-        memcpy(t->recv_rows, p->recv_rows, (size_t)t->set->count * sizeof *t->recv_rows);
-    }
-    if (t->output != NULL || t->op == HVD_BARRIER)
+static enum hvd_status take_output(struct entry *t, size_t bytes, struct hvd_error *err)
+{
+    if (t->output != NULL)
         return HVD_OK;
     t->output = output_alloc(bytes);
     if (t->output == NULL)
@@ -189,4 +181,51 @@ enum hvd_status entry_prepare_output(struct entry *t, const struct plan *p,
                          bytes);
     t->own_output = true;
     return HVD_OK;
+}
+
+enum hvd_status entry_prepare_output(struct entry *t, const struct plan *p,
+                                     struct hvd_error *err)
+{
+    t->out_rows = p->out_rows;
+    if (p->recv_rows != NULL) {
+        TRY(take_rows(t, t->set->count, err));
+        memcpy(t->recv_rows, p->recv_rows, (size_t)t->set->count * sizeof *t->recv_rows);
+    }
+    if (t->form.op == HVD_BARRIER)
+        return HVD_OK;
+    return take_output(t, p->out_count * hvd_dtype_bytes(t->form.dtype), err);
+}
+
+/* The same once the task knows what all members bring (open sizes). */
+enum hvd_status entry_place(struct entry *t, const struct tensor_form *f, int members,
+                            struct coll_task *task, struct hvd_error *err)
+{
+    const uint64_t *sizes = coll_sizes(task);
+    uint64_t row = form_row(f), total = 0;
+
+    if (f->op == HVD_ALLTOALL)
+        TRY(take_rows(t, members, err));
+    for (int m = 0; m < members; m++) {
+        if (f->op == HVD_ALLTOALL)
+            t->recv_rows[m] = (int64_t)(sizes[m] / row);
+        total += sizes[m];
+    }
+    t->out_rows = (int64_t)(total / row);
+    TRY(take_output(t, total * hvd_dtype_bytes(f->dtype), err));
+    coll_place(task, t->output);
+    return HVD_OK;
+}
+
+/* What this rank brings to a call with open sizes, by member.  splits: NULL: equal ones. */
+void plan_open_counts(uint64_t *counts, const struct tensor_form *f, const struct pset *s,
+                      int64_t rows, const int64_t *splits)
+{
+    uint64_t row = form_row(f);
+
+    if (f->op == HVD_ALLGATHER) {
+        counts[s->self] = (uint64_t)rows * row;
+        return;
+    }
+    for (int m = 0; m < s->count; m++)
+        counts[m] = (uint64_t)(splits != NULL ? splits[m] : rows / s->count) * row;
 }

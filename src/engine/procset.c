@@ -40,15 +40,19 @@ static enum hvd_status join_set(struct engine *e, struct pset *s, struct hvd_err
     };
 
     TRY(coll_team_new(e->mesh, s->ranks, s->count, s->slot, s->epoch, &s->team, err));
-    s->direct = coll_team_is_local(s->team);
-    if (!s->direct) {
-        TRY(swap_new(e, s, &s->swap, err));
-        TRY(bundle_new(e, s, &s->bundle, err));
-    }
+    s->local = coll_team_is_local(s->team);
+    s->layout = coll_team_layout(s->team);
+    s->fanout = (int)e->conf->tree_fanout;
+    pset_find_tree(s);
+    s->open_sizes = s->local && coll_can_open(s->team, COLL_ALLGATHER) &&
+                    coll_can_open(s->team, COLL_ALLTOALL);
+    opt.open_sizes = s->open_sizes;
+    TRY(ways_open(e, s, err));
     s->by_number = calloc(CACHE_NUMBERS, sizeof *s->by_number);
+    s->counts = calloc((size_t)s->count, sizeof *s->counts);
     if (s->self == 0)
         s->neg = neg_new(&opt);
-    if (s->by_number == NULL || (s->self == 0 && s->neg == NULL))
+    if (s->by_number == NULL || s->counts == NULL || (s->self == 0 && s->neg == NULL))
         return error_set(err, HVD_NOMEM, -1, "no memory for process set %d", s->id);
     return HVD_OK;
 }
@@ -70,7 +74,7 @@ enum hvd_status pset_new(struct engine *e, int id, int slot, uint32_t epoch,
     s->self = position_of(ranks, count, e->topo->rank);
     list_init(&s->responses);
     strbuf_init(&s->requests);
-    strbuf_init(&s->hits);
+    strbuf_init(&s->upward);
     s->ranks = malloc((size_t)count * sizeof *s->ranks);
     if (s->ranks == NULL) {
         status = error_set(err, HVD_NOMEM, -1, "no memory for process set %d", id);
@@ -89,7 +93,7 @@ out:
     return status;
 }
 
-void pset_cache_clear(struct pset *s)
+static void clear_cache(struct pset *s)
 {
     for (int i = 0; i < CACHE_NUMBERS && s->by_number != NULL; i++)
         if (s->by_number[i] != NULL)
@@ -104,21 +108,27 @@ void pset_free(struct engine *e, struct pset *s)
     if (e->sets[s->id] == s)
         e->sets[s->id] = NULL;
     pthread_mutex_unlock(&e->front);
-    pset_cache_clear(s);
+    clear_cache(s);
     while ((node = list_pop(&s->responses)) != NULL)
         free(list_entry(node, struct inbound, node));
+    ways_close(s);
     if (s->team != NULL)
         coll_team_free(s->team);
-    swap_free(s->swap);
-    bundle_free(s->bundle);
     neg_free(s->neg);
     hash_release(&s->inflight);
     hash_release(&s->cache);
     strbuf_release(&s->requests);
-    strbuf_release(&s->hits);
+    strbuf_release(&s->upward);
     free(s->by_number);
+    free(s->counts);
     free(s->ranks);
     free(s);
+}
+
+void pset_find_tree(struct pset *s)
+{
+    s->tree = tree_find(s->layout->host_count, s->fanout, s->layout->host);
+    s->deep = s->layout->host_count - 1 > s->fanout;
 }
 
 /* Begins a message of this set. */
@@ -135,20 +145,21 @@ struct pset *pset_find(struct engine *e, int id)
     return id >= 0 && id < TEAM_SLOTS ? e->sets[id] : NULL;
 }
 
+/* A rank that has announced its JOIN starts no cached number any more. */
+bool pset_starts_cached(const struct pset *s)
+{
+    return s->joined_count == 0 && (s->join_entry == NULL || s->join_held);
+}
+
 void entry_fail(struct engine *e, struct entry *t, enum hvd_status status,
                 const struct hvd_error *why)
 {
-    if (t->task != NULL)
-        coll_cancel(t->task);
-    t->task = NULL;
-    if (t->state == ENTRY_DIRECT)
-        list_remove(&t->node);
-    if (t->state == ENTRY_SWAP)
-        swap_withdraw(t);
+    if (t->way != NULL)
+        t->way->ops->withdraw(t);
+    t->way = NULL;
     if (t->cached != NULL)
         t->cached->entry = NULL;
     t->cached = NULL;
-    t->set->hits_open -= t->state == ENTRY_HIT;
     if (t->set->join_entry == t) {
         t->set->join_entry = NULL;
         t->set->join_held = false;
@@ -156,8 +167,16 @@ void entry_fail(struct engine *e, struct entry *t, enum hvd_status status,
     entry_complete(e, t, status, why);
 }
 
-/* Fails what is in flight; without `committed_too` only what has changed nothing yet, as far
- * as this rank can know (swap_leave knows of swaps). */
+/* As far as this rank can know, it changes memory of others. */
+static bool is_committed(const struct entry *t)
+{
+    return t->state == ENTRY_BATCH ||
+           (t->way != NULL && t->way->ops->is_committed != NULL &&
+            t->way->ops->is_committed(t));
+}
+
+/* Fails what is in flight; without `committed_too` only what has changed nothing yet (ways
+ * that cannot know say so when a rank has left, see ways_leave). */
 void pset_fail(struct engine *e, struct pset *s, enum hvd_status status,
                const struct hvd_error *why, bool committed_too)
 {
@@ -166,12 +185,9 @@ void pset_fail(struct engine *e, struct pset *s, enum hvd_status status,
     for (size_t i = 0; i < s->inflight.capacity; i++) {
         struct entry *t = s->inflight.slots[i].value;
 
-        if (t == NULL ||
-            (!committed_too && (t->state == ENTRY_BATCH || t->state == ENTRY_SWAP)) ||
-            (!committed_too && t->task != NULL && coll_is_committed(t->task)))
-            continue;
-        entry_fail(e, t, status, why);
+        if (t != NULL && (committed_too || !is_committed(t)))
+            entry_fail(e, t, status, why);
     }
-    s->request_count = s->hit_count = 0;
-    bundle_drop(s);
+    s->request_count = 0;
+    ways_drop(s);
 }

@@ -128,6 +128,23 @@ static bool is_missing(const struct stall_times *s, int rank,
     return false;
 }
 
+static void add_kinds(struct strbuf *out, const struct stall_times *s,
+                      const struct stall_wait *waits, int wait_count, int rank_count,
+                      uint64_t now_us)
+{
+    const struct stall_wait *a = stall_find_kinds(s, waits, wait_count, rank_count, now_us);
+    struct strbuf text;
+
+    if (a == NULL)
+        return;
+    strbuf_init(&text);
+    stall_describe_kinds(&text, a, waits, wait_count, rank_count);
+    strbuf_addf(out, "\nThe cause: ");
+    add_name(out, text.failed ? "one name for different kinds of operation" : text.text);
+    strbuf_addf(out, ".");
+    strbuf_release(&text);
+}
+
 void stall_describe(struct strbuf *out, const struct stall_times *s,
                     const struct stall_wait *waits, int wait_count, int rank_count,
                     const char *const *where, uint64_t now_us)
@@ -146,4 +163,5 @@ void stall_describe(struct strbuf *out, const struct stall_times *s,
             strbuf_addf(out, "\nRank %d ", r);
             add_name(out, where[r]);
         }
+    add_kinds(out, s, waits, wait_count, rank_count, now_us);
 }

@@ -33,6 +33,9 @@ struct stall_wait {
     const char *name;
     uint64_t since_us;
     const bool *missing;                /* by global rank */
+    bool left_to_other;                 /* another rank sees the same and says so */
+    uint8_t op;                         /* enum hvd_op */
+    int set;                            /* id of the process set */
 };
 
 /* The report over the waits older than warn_us: a sentence, the line "Missing ranks:" and
@@ -41,6 +44,16 @@ struct stall_wait {
 void stall_describe(struct strbuf *out, const struct stall_times *s,
                     const struct stall_wait *waits, int wait_count, int rank_count,
                     const char *const *where, uint64_t now_us);
+
+/* A wait of at least warn_us for ranks that have all come to another kind of operation under the
+ * same name of the user; NULL: none. */
+const struct stall_wait *stall_find_kinds(const struct stall_times *s,
+                                          const struct stall_wait *waits, int wait_count,
+                                          int rank_count, uint64_t now_us);
+/* "the name x is used for different kinds of operation: allreduce by ranks 0; allgather by
+ * ranks 1"; a: what stall_find_kinds has found. */
+void stall_describe_kinds(struct strbuf *out, const struct stall_wait *a,
+                          const struct stall_wait *waits, int wait_count, int rank_count);
 
 /* The ranks missing for longer than `limit_us`; false: none. */
 bool stall_missing(const struct stall_wait *waits, int wait_count, int rank_count,

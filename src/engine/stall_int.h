@@ -8,6 +8,7 @@ struct stall {
     struct stall_times times;
     uint64_t next_us;                   /* next look; 0: not armed */
     uint64_t reports;
+    bool kinds;                         /* the job ends, for one name of different kinds */
     bool dumped;                        /* since all was well */
     uint64_t bytes_seen, moved_us;      /* what the mesh had moved at the last look; when it
                                          * had last moved something between two looks */
@@ -22,6 +23,9 @@ struct waits {
     int count, capacity;
     uint64_t oldest_us;
 };
+
+/* The oldest operation of this rank, NULL: none, and how many there are. */
+const struct entry *stall_oldest_entry(const struct engine *e, int *count_p);
 
 void waits_init(struct waits *w, struct engine *e);
 void waits_release(struct waits *w);

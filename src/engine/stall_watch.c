@@ -5,9 +5,10 @@
  *
  * Who sees what: a rank sees its own cached operations within the host (the boards tell who
  * has come), and its own batches that do not get on; the coordinator of a set sees the
- * negotiated ones, a leader small ones between hosts (swap.c), and both send their report to
- * all members.  A question (ASK) is answered by the engine of the asked rank, whatever its own
- * threads do.
+ * negotiated ones, a leader small ones between hosts (eager.c), and both send their report to
+ * all members.  One rank prints it, at the level that users see: the coordinator, the leader, or
+ * the first of those who wait.  A question (ASK) is answered by the engine of the asked rank,
+ * whatever its own threads do.
  */
 #include "engine/stall_int.h"
 
@@ -19,11 +20,28 @@
 
 #define LOG_COMPONENT "engine"
 
+#define ASK_MOST 64                     /* ranks are asked where they are: a report names some */
+
 static _Atomic(hvd_where_fn) where_fn;
+
+static pthread_mutex_t where_lock = PTHREAD_MUTEX_INITIALIZER;  /* one question at a time */
 
 void engine_set_where(hvd_where_fn where)
 {
     atomic_store(&where_fn, where);
+}
+
+/* While another thread asks there is no answer. */
+size_t engine_where(char *buffer, size_t capacity)
+{
+    hvd_where_fn fn = atomic_load(&where_fn);
+    size_t n;
+
+    if (fn == NULL || pthread_mutex_trylock(&where_lock) != 0)
+        return 0;
+    n = fn(buffer, capacity);
+    pthread_mutex_unlock(&where_lock);
+    return n < capacity ? n : capacity - 1;
 }
 
 struct stall *stall_new(const struct engine *e)
@@ -74,42 +92,31 @@ uint64_t stall_report_count(const struct engine *e)
 
 /* ---- Questions and answers ------------------------------------------------------------- */
 
-static void post_text(struct engine *e, int rank, enum message_kind kind, int level,
-                      const char *text)
+static void put_text(struct strbuf *out, const struct message_head *head, int level,
+                     const char *text)
 {
-    struct message_head head = {.kind = kind};
     size_t n = text != NULL ? strlen(text) : 0;
     struct wire_text t = {.level = (uint8_t)level, .text = text,
                           .bytes = (uint16_t)(n < TEXT_LIMIT ? n : TEXT_LIMIT)};
+
+    strbuf_init(out);
+    put_message_head(out, head);
+    if (text != NULL)
+        put_wire_text(out, &t);
+}
+
+static void post_text(struct engine *e, int rank, enum message_kind kind, int level,
+                      const char *text)
+{
     struct strbuf out;
 
-    strbuf_init(&out);
-    put_message_head(&out, &head);
-    if (text != NULL)
-        put_wire_text(&out, &t);
+    put_text(&out, &(struct message_head){.kind = kind}, level, text);
     if (!out.failed && !mesh_has_left(e->mesh, rank))
         mesh_post(e->mesh, rank, out.text, out.length, NULL);
     strbuf_release(&out);
 }
 
-static void ask(struct engine *e, const struct waits *w, uint64_t now_us)
-{
-    bool *missing = calloc((size_t)e->topo->size, sizeof *missing);
-    uint64_t age_us = e->stall->times.warn_us - e->stall->times.lead_us;
-
-    forget_answers(e);
-    if (missing == NULL)
-        return;
-    stall_missing(w->list, w->count, e->topo->size, age_us, now_us, missing);
-    for (int r = 0; r < e->topo->size; r++)
-        if (missing[r] && r != e->topo->rank)
-            post_text(e, r, MESSAGE_ASK, 0, NULL);
-        else if (missing[r])
-            e->stall->where[r] = stall_where(e);
-    free(missing);
-}
-
-static const struct entry *oldest_entry(const struct engine *e, int *count_p)
+const struct entry *stall_oldest_entry(const struct engine *e, int *count_p)
 {
     const struct entry *oldest = NULL;
 
@@ -129,11 +136,10 @@ static const struct entry *oldest_entry(const struct engine *e, int *count_p)
 
 /* "is in allreduce x since 3.2 s ...; its main thread: train.py:88"; owned by the caller,
  * NULL: no memory. */
-char *stall_where(struct engine *e)
+static char *describe_self(struct engine *e)
 {
     int count;
-    const struct entry *t = oldest_entry(e, &count);
-    hvd_where_fn fn = atomic_load(&where_fn);
+    const struct entry *t = stall_oldest_entry(e, &count);
     char line[512];
     struct strbuf out;
     char *text;
@@ -143,22 +149,40 @@ char *stall_where(struct engine *e)
     strbuf_addf(&out, "on %s ", e->topo->hosts[e->topo->rank]);
     if (t != NULL)
         strbuf_addf(&out, "waits in %s %.200s since %.1f s (%d under way)",
-                    engine_op_text(t->op), t->name,
+                    engine_op_text(t->form.op), t->name,
                     (double)(clock_us() - t->submit_us) / 1e6, count);
     else
         strbuf_addf(&out, "is in no operation");
-    n = fn != NULL ? fn(line, sizeof line) : 0;
+    n = engine_where(line, sizeof line);
     if (n > 0)
-        strbuf_addf(&out, "; main thread: %.*s", (int)(n < sizeof line ? n : sizeof line - 1),
-                    line);
+        strbuf_addf(&out, "; main thread: %.*s", (int)n, line);
     text = out.failed ? NULL : strdup(out.text);
     strbuf_release(&out);
     return text;
 }
 
+static void ask(struct engine *e, const struct waits *w, uint64_t now_us)
+{
+    bool *missing = calloc((size_t)e->topo->size, sizeof *missing);
+    uint64_t age_us = e->stall->times.warn_us - e->stall->times.lead_us;
+    int asked = 0;
+
+    forget_answers(e);
+    if (missing == NULL)
+        return;
+    stall_missing(w->list, w->count, e->topo->size, age_us, now_us, missing);
+    for (int r = 0; r < e->topo->size && asked < ASK_MOST; r++)
+        if (missing[r] && r != e->topo->rank) {
+            post_text(e, r, MESSAGE_ASK, 0, NULL);
+            asked++;
+        } else if (missing[r])
+            e->stall->where[r] = describe_self(e);
+    free(missing);
+}
+
 void stall_on_ask(struct engine *e, int peer)
 {
-    char *text = stall_where(e);
+    char *text = describe_self(e);
 
     if (text != NULL)
         post_text(e, peer, MESSAGE_WHERE, 0, text);
@@ -179,8 +203,20 @@ static void print(int level, const char *text)
 {
     if (level >= LOG_ERROR)
         log_error("%s", text);
-    else
+    else if (level == LOG_WARN)
         log_warn("%s", text);
+    else
+        log_info("%s", text);
+}
+
+/* Whether another rank prints all of it. */
+static bool is_told_by_others(const struct engine *e, const struct waits *w, uint64_t now_us)
+{
+    for (int i = 0; i < w->count; i++)
+        if (!w->list[i].left_to_other &&
+            now_us - w->list[i].since_us >= e->stall->times.warn_us)
+            return false;
+    return true;
 }
 
 void stall_on_report(struct engine *e, int peer, const struct wire_text *t)
@@ -195,7 +231,7 @@ void stall_on_report(struct engine *e, int peer, const struct wire_text *t)
     for (size_t i = 0; i < out.length; i++)
         if ((unsigned char)out.text[i] < 0x20 && out.text[i] != '\n')
             out.text[i] = '?';
-    print(t->level, out.text);
+    print(LOG_INFO, out.text);
     strbuf_release(&out);
     e->stall->reports++;
 }
@@ -205,10 +241,32 @@ static void describe(struct engine *e, const struct waits *w, bool shuts_down,
 {
     stall_describe(out, &e->stall->times, w->list, w->count, e->topo->size,
                    (const char *const *)e->stall->where, now_us);
-    if (shuts_down)
+    if (shuts_down && e->stall->kinds)
+        strbuf_addf(out, "\nThe job is shut down, because waiting cannot help "
+                         "(HOROVOD_STALL_SHUTDOWN_TIME_SECONDS is set).");
+    else if (shuts_down)
         strbuf_addf(out, "\nThe job is shut down, because an operation waited longer than "
                          "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS (%g s).",
                     (double)e->stall->times.shutdown_us / 1e6);
+}
+
+/* To all members; of many hosts, down the tree: inbox.c hands it on. */
+static void tell(struct engine *e, struct pset *s, int level, const char *text)
+{
+    struct message_head head = {.kind = MESSAGE_STALL, .set = (uint32_t)s->id,
+                                .epoch = s->epoch, .acked = (uint32_t)e->topo->rank + 1};
+    struct strbuf out;
+
+    if (s->neg != NULL && s->deep) {
+        put_text(&out, &head, level, text);
+        if (!out.failed)
+            pset_hand_on(e, s, out.text, out.length);
+        strbuf_release(&out);
+        return;
+    }
+    for (int m = 0; m < s->count; m++)
+        if (m != s->self)
+            post_text(e, s->ranks[m], MESSAGE_STALL, level, text);
 }
 
 /* The members of a set see only what its coordinator, or a leader, tells them. */
@@ -224,15 +282,13 @@ static void tell_members(struct engine *e, struct pset *s, bool shuts_down,
     strbuf_init(&out);
     if (s->neg != NULL)
         neg_each_stalled(s->neg, now_us, waits_add, &w);
-    if (missing != NULL && swap_has_report(s))
-        swap_each_waiting(s, now_us, missing, waits_add, &w);
+    if (missing != NULL && ways_have_report(s))
+        ways_each_waiting(s, now_us, missing, waits_add, &w);
     if (missing != NULL && stall_missing(w.list, w.count, e->topo->size,
                                          e->stall->times.warn_us, now_us, missing)) {
         describe(e, &w, shuts_down, now_us, &out);
-        for (int m = 0; m < s->count && !out.failed; m++)
-            if (m != s->self)
-                post_text(e, s->ranks[m], MESSAGE_STALL,
-                          shuts_down ? LOG_ERROR : LOG_WARN, out.text);
+        if (!out.failed)
+            tell(e, s, shuts_down ? LOG_ERROR : LOG_WARN, out.text);
     }
     strbuf_release(&out);
     waits_release(&w);
@@ -246,10 +302,12 @@ static void report(struct engine *e, const struct waits *w, bool shuts_down,
 
     strbuf_init(&out);
     describe(e, w, shuts_down, now_us, &out);
-    print(shuts_down ? LOG_ERROR : LOG_WARN, out.text);
+    print(is_told_by_others(e, w, now_us) ? LOG_INFO : shuts_down ? LOG_ERROR : LOG_WARN,
+          out.text);
     strbuf_release(&out);
     for (int i = 0; i < TEAM_SLOTS; i++)
-        if (e->sets[i] != NULL && (e->sets[i]->neg != NULL || swap_has_report(e->sets[i])))
+        if (e->sets[i] != NULL &&
+            (e->sets[i]->neg != NULL || ways_have_report(e->sets[i])))
             tell_members(e, e->sets[i], shuts_down, now_us);
     e->stall->reports++;
     recorder_add(e->recorder, RECORDER_NOTE, -1, 0, 0, HVD_STALLED, "stall report");
@@ -258,31 +316,50 @@ static void report(struct engine *e, const struct waits *w, bool shuts_down,
     e->stall->dumped = true;
 }
 
-static void shut_down(struct engine *e, const struct waits *w, uint64_t now_us)
+/* The verdict is that of the oldest wait: those who are missing elsewhere may wait for others
+ * themselves. */
+static void shut_down(struct engine *e, const struct waits *w)
 {
-    uint64_t limit_us = e->stall->times.shutdown_us;
-    bool *missing = calloc((size_t)e->topo->size, sizeof *missing);
-    const char *name = "an operation";
+    const struct stall_wait *oldest = w->list;
     struct strbuf ranks;
     struct hvd_error why;
     int first = 0;
 
-    strbuf_init(&ranks);
-    if (missing != NULL)
-        stall_missing(w->list, w->count, e->topo->size, limit_us, now_us, missing);
-    while (missing != NULL && first + 1 < e->topo->size && !missing[first])
+    for (int i = 1; i < w->count; i++)
+        if (w->list[i].since_us < oldest->since_us)
+            oldest = &w->list[i];
+    while (first + 1 < e->topo->size && !oldest->missing[first])
         first++;
-    if (missing != NULL)
-        strbuf_add_ranks(&ranks, missing, e->topo->size);
-    for (int i = 0; i < w->count; i++)
-        if (w->list[i].since_us == w->oldest_us)
-            name = w->list[i].name;
+    strbuf_init(&ranks);
+    strbuf_add_ranks(&ranks, oldest->missing, e->topo->size);
     error_set(&why, HVD_STALLED, first,
               "ranks %.200s did not come to %.200s within %g seconds "
-              "(HOROVOD_STALL_SHUTDOWN_TIME_SECONDS)", ranks.text, name,
-              (double)limit_us / 1e6);
+              "(HOROVOD_STALL_SHUTDOWN_TIME_SECONDS)", ranks.text, oldest->name,
+              (double)e->stall->times.shutdown_us / 1e6);
     strbuf_release(&ranks);
-    free(missing);
+    mesh_fail(e->mesh, &why);
+}
+
+static const struct stall_wait *find_kinds(const struct engine *e, const struct waits *w,
+                                           uint64_t now_us)
+{
+    return stall_find_kinds(&e->stall->times, w->list, w->count, e->topo->size, now_us);
+}
+
+static void shut_down_for_kinds(struct engine *e, const struct waits *w, uint64_t now_us)
+{
+    const struct stall_wait *a = find_kinds(e, w, now_us);
+    struct strbuf text;
+    struct hvd_error why;
+    int first = 0;
+
+    while (first + 1 < e->topo->size && !a->missing[first])
+        first++;
+    strbuf_init(&text);
+    stall_describe_kinds(&text, a, w->list, w->count, e->topo->size);
+    error_set(&why, HVD_STALLED, first, "%.700s; give each its own name, or call the same on "
+              "all ranks", text.failed ? a->name : text.text);
+    strbuf_release(&text);
     mesh_fail(e->mesh, &why);
 }
 
@@ -295,7 +372,7 @@ static bool somebody_waits(const struct engine *e)
     for (int i = 0; i < TEAM_SLOTS; i++)
         if (e->sets[i] != NULL &&
             ((e->sets[i]->neg != NULL && neg_is_waiting(e->sets[i]->neg)) ||
-             swap_has_report(e->sets[i])))
+             ways_have_report(e->sets[i])))
             return true;
     return false;
 }
@@ -323,17 +400,21 @@ static void act(struct engine *e, const struct waits *w, uint64_t now_us)
     struct stall *s = e->stall;
     enum stall_action action = stall_decide(&s->times, w->oldest_us, now_us, &s->next_us);
 
+    s->kinds = action == STALL_REPORT && s->times.shutdown_us > 0 &&
+               find_kinds(e, w, now_us) != NULL;
     if (action == STALL_ASK) {
         ask(e, w, now_us);
         s->times.asked = true;
         s->times.asked_us = now_us;
     } else if (action != STALL_NOTHING) {
-        report(e, w, action == STALL_SHUTDOWN, now_us);
+        report(e, w, action == STALL_SHUTDOWN || s->kinds, now_us);
         s->times.reported_us = now_us;
         s->times.asked = false;
     }
     if (action == STALL_SHUTDOWN)
-        shut_down(e, w, now_us);
+        shut_down(e, w);
+    else if (s->kinds)
+        shut_down_for_kinds(e, w, now_us);
 }
 
 /* Owner of the baton, the engine's thread. */

@@ -12,26 +12,19 @@
 
 #define ENTRIES_LOOKED_AT 64            /* of those in flight, per sleep of the thread */
 
-static const char *const names[] = {"allreduce", "allgather", "broadcast", "alltoall",
-                                    "reducescatter", "barrier", "join"};
-
 /* ---- Who is waited for ----------------------------------------------------------------- */
 
 static int missing_member(const struct entry *t)
 {
-    if (t->state == ENTRY_SWAP)
-        return swap_missing_member(t);
     for (int m = t->set->count - 1; m >= 0; m--)
-        if (m != t->set->self && !coll_has_come(t->task, m))
+        if (m != t->set->self && !t->way->ops->has_come(t, m))
             return m;
     return -1;
 }
 
 static bool can_be_missed(const struct entry *t)
 {
-    if (t->state == ENTRY_SWAP)
-        return true;
-    return t->state == ENTRY_DIRECT && t->task != NULL && !coll_is_committed(t->task);
+    return t->state == ENTRY_CACHED && t->way->ops->waits != NULL && t->way->ops->waits(t);
 }
 
 /* A thread is about to sleep for h.  Owner of the baton. */
@@ -55,13 +48,13 @@ void stats_note_sleep(struct engine *e)
 {
     int left = ENTRIES_LOOKED_AT;
 
-    list_each(node, &e->direct) {
+    list_each(node, &e->running) {
         struct entry *t = list_entry(node, struct entry, node);
         int missing;
 
         if (left-- == 0)
             break;
-        if (t->wait_us == 0 || t->task == NULL)
+        if (t->wait_us == 0 || !can_be_missed(t))
             continue;
         missing = missing_member(t);
         t->last_missing = missing >= 0 ? missing : t->last_missing;
@@ -80,7 +73,7 @@ void stats_end_wait(struct engine *e, const struct entry *t)
 }
 
 /* How late each rank was at the sets that this rank coordinates. */
-static void add_late(const struct engine *e, struct neg_late *late)
+void stats_add_late(const struct engine *e, struct neg_late *late)
 {
     for (int i = 0; i < TEAM_SLOTS; i++) {
         const struct pset *s = e->sets[i];
@@ -99,7 +92,7 @@ static void put_peers(struct strbuf *out, const struct engine *e)
 
     strbuf_addf(out, ", \"peers\": {");
     if (late != NULL)
-        add_late(e, late);
+        stats_add_late(e, late);
     for (int r = 0; late != NULL && r < e->topo->size; r++) {
         const struct peer_wait *p = &e->peer_waits[r];
 
@@ -125,10 +118,13 @@ static void put_diagnostics(struct strbuf *out, const struct engine *e)
                 e->timeline != NULL
                     ? (unsigned long long)timeline_event_count(e->timeline) : 0ull);
     strbuf_add_json(out, e->timeline != NULL ? timeline_path(e->timeline) : "");
-    strbuf_addf(out, "}, \"stall\": {\"reports\": %llu}, \"autotune\": {\"active\": %s}, "
-                     "\"fusion_threshold\": %llu, \"cycle_time_ms\": %g",
-                (unsigned long long)stall_report_count(e),
-                e->tune != NULL ? "true" : "false",
+    strbuf_addf(out, "}, \"stall\": {\"reports\": %llu}, \"autotune\": {",
+                (unsigned long long)stall_report_count(e));
+    if (e->tuned != NULL)
+        strbuf_addf(out, "%s", e->tuned);
+    else
+        tune_describe(e->tune, out);
+    strbuf_addf(out, "}, \"fusion_threshold\": %llu, \"cycle_time_ms\": %g",
                 (unsigned long long)e->conf->fusion_threshold, e->conf->cycle_time_ms);
 }
 
@@ -143,7 +139,7 @@ static void put_ops(struct strbuf *out, const struct engine *e)
 
         strbuf_addf(out, "%s\"%s\": {\"count\": %llu, \"bytes\": %llu, \"errors\": %llu, "
                          "\"mean_us\": %.3f, \"seconds\": %.6f}",
-                    i > 0 ? ", " : "", names[i], (unsigned long long)s->count,
+                    i > 0 ? ", " : "", hvd_op_name((enum hvd_op)i), (unsigned long long)s->count,
                     (unsigned long long)s->bytes, (unsigned long long)s->errors, mean_us,
                     mean_us * (double)s->count / 1e6);
     }

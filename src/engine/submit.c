@@ -5,10 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static const char *const op_words[] = {"allreduce", "allgather", "broadcast", "alltoall",
-                                       "reducescatter", "barrier", "join", "set.add",
-                                       "set.remove"};
-
 static enum hvd_status check_shape(struct entry *t, const struct hvd_request *req,
                                    struct hvd_error *err)
 {
@@ -17,9 +13,9 @@ static enum hvd_status check_shape(struct entry *t, const struct hvd_request *re
     if (req->ndim < 0 || req->ndim > HVD_DIMS_MAX)
         return error_set(err, HVD_INVALID, -1, "%d dimensions; at most %d are possible",
                          req->ndim, HVD_DIMS_MAX);
-    t->ndim = (uint8_t)req->ndim;
+    t->form.ndim = (uint8_t)req->ndim;
     for (int i = 0; i < req->ndim; i++) {
-        t->shape[i] = req->shape[i];
+        t->form.shape[i] = req->shape[i];
         if (req->shape[i] < 0 ||
             __builtin_mul_overflow(count, (uint64_t)req->shape[i], &count) ||
             count > UINT64_MAX / 16)
@@ -47,9 +43,9 @@ static enum hvd_status check_reduction(const struct hvd_request *req,
 static enum hvd_status check_splits(struct entry *t, const struct hvd_request *req,
                                     struct hvd_error *err)
 {
-    int64_t sum = 0, rows = t->ndim > 0 ? t->shape[0] : 0;
+    int64_t sum = 0, rows = t->form.ndim > 0 ? t->form.shape[0] : 0;
 
-    if (t->ndim == 0)
+    if (t->form.ndim == 0)
         return error_set(err, HVD_INVALID, -1, "alltoall of a scalar is not possible");
     if (req->splits == NULL && rows % t->set->count != 0)
         return error_set(err, HVD_INVALID, -1,
@@ -76,11 +72,11 @@ static enum hvd_status check_splits(struct entry *t, const struct hvd_request *r
 static enum hvd_status check_root(struct entry *t, const struct hvd_request *req,
                                   struct hvd_error *err)
 {
-    t->root = -1;
+    t->form.root = -1;
     for (int i = 0; i < t->set->count; i++)
         if (t->set->ranks[i] == req->root)
-            t->root = i;
-    if (t->root < 0)
+            t->form.root = i;
+    if (t->form.root < 0)
         return error_set(err, HVD_INVALID, -1,
                          "root rank %d is not a member of process set %d", req->root,
                          t->set->id);
@@ -93,11 +89,12 @@ static enum hvd_status set_name(struct entry *t, const struct hvd_request *req,
     char unnamed[64];
     const char *name = req->name;
 
-    if (req->op == HVD_BARRIER || req->op == HVD_JOIN) {
-        snprintf(unnamed, sizeof unnamed, "%s.noname", op_words[req->op]);
-        name = unnamed;
+    if (req->op == HVD_BARRIER) {
+        name = BARRIER_NAME;
+    } else if (req->op == HVD_JOIN) {
+        name = "join.noname";
     } else if (name == NULL) {
-        snprintf(unnamed, sizeof unnamed, "%s.noname.%lld", op_words[req->op],
+        snprintf(unnamed, sizeof unnamed, "%s.noname.%lld", hvd_op_name(req->op),
                  (long long)++t->set->unnamed[req->op]);
         name = unnamed;
     }
@@ -126,11 +123,12 @@ enum hvd_status entry_fill(struct engine *e, struct entry *t,
                            const struct hvd_request *req, struct hvd_error *err)
 {
     TRY(find_set(e, t, req->process_set, err));
-    t->op = (uint8_t)req->op;
-    t->dtype = (uint8_t)req->dtype;
-    t->reduce = (uint8_t)req->reduce;
-    t->prescale = req->prescale == 0 ? 1.0 : req->prescale;
-    t->postscale = req->postscale == 0 ? 1.0 : req->postscale;
+    t->form.op = (uint8_t)req->op;
+    t->form.dtype = (uint8_t)req->dtype;
+    t->form.reduce = (uint8_t)req->reduce;
+    t->form.device = req->device >= 0;
+    t->form.prescale = req->prescale == 0 ? 1.0 : req->prescale;
+    t->form.postscale = req->postscale == 0 ? 1.0 : req->postscale;
     t->input = req->input;
     t->output = req->output;
     if (req->problem != NULL) {
@@ -142,9 +140,9 @@ enum hvd_status entry_fill(struct engine *e, struct entry *t,
     TRY(check_shape(t, req, err));
     if (req->op == HVD_ALLREDUCE || req->op == HVD_REDUCESCATTER)
         TRY(check_reduction(req, err));
-    if (req->op == HVD_REDUCESCATTER && t->ndim == 0)
+    if (req->op == HVD_REDUCESCATTER && t->form.ndim == 0)
         return error_set(err, HVD_INVALID, -1, "reducescatter of a scalar is not possible");
-    if (req->op == HVD_ALLGATHER && t->ndim == 0)
+    if (req->op == HVD_ALLGATHER && t->form.ndim == 0)
         return error_set(err, HVD_INVALID, -1, "allgather of a scalar is not possible");
     if (req->op == HVD_ALLTOALL)
         TRY(check_splits(t, req, err));
@@ -171,10 +169,13 @@ static void put_counters(struct entry *t)
     t->split_count = OP_KIND_COUNT;
 }
 
-/* A rank that has announced its JOIN starts no cached number any more. */
-static bool has_promised(const struct pset *s)
+void entry_set_out(struct engine *e, struct entry *t, struct cached *c)
 {
-    return s->joined_count > 0 || (s->join_entry != NULL && !s->join_held);
+    t->state = ENTRY_CACHED;
+    t->way = c->way;
+    t->cached = c;
+    c->entry = t;
+    e->cache_hits++;
 }
 
 /* The entry enters the engine: owner of the baton only. */
@@ -183,6 +184,7 @@ void entry_begin(struct engine *e, struct entry *t)
     struct pset *s = t->set;
     struct cached *c = hash_get(&s->cache, t->name, t->name_bytes);
 
+    ASSERT_OWNER(e);
     BUG_ON(t->state != ENTRY_NEW);
     e->open_entries++;
     if (hash_put(&s->inflight, t->name, t->name_bytes, t) != 0) {
@@ -192,23 +194,18 @@ void entry_begin(struct engine *e, struct entry *t)
         entry_complete(e, t, error_set(&err, HVD_NOMEM, -1, "no memory"), &err);
         return;
     }
-    recorder_add(e->recorder, RECORDER_SUBMIT, t->op, s->id,
-                 t->count * hvd_dtype_bytes(t->dtype), HVD_OK, t->name);
+    recorder_add(e->recorder, RECORDER_SUBMIT, t->form.op, s->id,
+                 t->count * hvd_dtype_bytes(t->form.dtype), HVD_OK, t->name);
     trace_submit(e, t);
-    if (t->op == HVD_JOIN) {
+    if (t->form.op == HVD_JOIN) {
         s->join_entry = t;
         s->join_held = true;            /* member_flush announces it */
         t->state = ENTRY_ANNOUNCED;
         put_counters(t);
         return;
     }
-    if (c != NULL && !has_promised(s) && t->problem == NULL && cached_matches(c, t)) {
-        if (s->direct)
-            direct_start(e, t, c);
-        else if (c->swaps)
-            swap_start(e, t, c);
-        else
-            entry_announce_hit(e, t, c);
+    if (c != NULL && pset_starts_cached(s) && t->problem == NULL && cached_matches(c, t)) {
+        c->way->ops->start(c->way, e, t, c);
         return;
     }
     entry_announce(e, t, c);

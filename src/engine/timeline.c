@@ -25,6 +25,8 @@ struct track {
     int pid;
     int *early;                         /* members that are ready for the next turn */
     int early_count;
+    bool *come;                         /* by member: timeline_come has shown it this turn */
+    int come_count;                     /* flags there are */
     size_t key_bytes;
     char key[];                         /* set id, then name */
 };
@@ -46,8 +48,10 @@ static void release(struct timeline *t)
     for (size_t i = 0; i < t->tracks.capacity; i++) {
         struct track *track = t->tracks.slots[i].value;
 
-        if (track != NULL)
+        if (track != NULL) {
             free(track->early);
+            free(track->come);
+        }
         free(track);
     }
     hash_release(&t->tracks);
@@ -225,6 +229,8 @@ static void negotiate(struct timeline *t, struct track *track, const char *kind)
         return;
     put_begin(t, track, "NEGOTIATE_", kind);
     track->state = TRACK_NEGOTIATING;
+    if (track->come_count > 0)
+        memset(track->come, 0, (size_t)track->come_count * sizeof *track->come);
     for (int i = 0; i < track->early_count; i++)
         put_tick(t, track, track->early[i]);
     track->early_count = 0;
@@ -251,6 +257,33 @@ void timeline_ready(struct timeline *t, const struct timeline_key *key, const ch
         return;
     }
     negotiate(t, track, kind);
+    put_tick(t, track, member);
+}
+
+static bool has_flag(struct track *track, int member)
+{
+    bool *grown;
+
+    if (member < track->come_count)
+        return true;
+    grown = realloc(track->come, (size_t)(member + 1) * sizeof *grown);
+    if (grown == NULL)
+        return false;
+    memset(grown + track->come_count, 0,
+           (size_t)(member + 1 - track->come_count) * sizeof *grown);
+    track->come = grown;
+    track->come_count = member + 1;
+    return true;
+}
+
+void timeline_come(struct timeline *t, const struct timeline_key *key, int member)
+{
+    struct track *track = track_of(t, key, false);
+
+    if (track == NULL || track->state != TRACK_NEGOTIATING || !has_flag(track, member) ||
+        track->come[member])
+        return;
+    track->come[member] = true;
     put_tick(t, track, member);
 }
 

@@ -36,6 +36,8 @@ void timeline_negotiate(struct timeline *t, const struct timeline_key *key,
  * while the tensor's last operation is still under way is shown with the next. */
 void timeline_ready(struct timeline *t, const struct timeline_key *key, const char *kind,
                     int member);
+/* The same for those who look who has come: shown once a negotiation, and only while it lasts. */
+void timeline_come(struct timeline *t, const struct timeline_key *key, int member);
 /* The negotiation ends without an operation here. */
 void timeline_negotiated(struct timeline *t, const struct timeline_key *key);
 /* <kind> begins; ends the negotiation.  False: it has begun already. */

@@ -9,6 +9,7 @@
  *    and nothing more is written.
  */
 #include "engine/timeline_file.h"
+#include "base/thread.h"
 
 #include "base/fault.h"
 #include "base/log.h"
@@ -17,7 +18,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -187,13 +187,9 @@ static enum hvd_status open_file(struct timeline_file *f, struct hvd_error *err)
 
 static enum hvd_status start_writer(struct timeline_file *f, struct hvd_error *err)
 {
-    sigset_t all, before;
     int code;
 
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    code = pthread_create(&f->writer, NULL, writer_main, f);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    code = thread_start(&f->writer, writer_main, f);
     if (code != 0)
         return error_set(err, HVD_SYS, -1, "timeline: no thread: %s", strerror(code));
     return HVD_OK;

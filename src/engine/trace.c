@@ -7,15 +7,20 @@
  */
 #include "engine/engine_int.h"
 
+#include "base/clock.h"
 #include "base/log.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
 #define LOG_COMPONENT "engine"
+#define LOOK_US 1000                    /* how exact ticks are while this rank sleeps */
 
-static const char *const kinds[] = {"ALLREDUCE", "ALLGATHER", "BROADCAST", "ALLTOALL",
-                                    "REDUCESCATTER", "BARRIER"};
+static const char *const kinds[] = {
+#define KIND(name, text) #name,
+    HVD_OP_MAP(KIND)
+#undef KIND
+};
 static const char *const transfers[] = {"GLOO_ALLREDUCE", "GLOO_ALLGATHER", "GLOO_BCAST",
                                         "GLOO_ALLTOALL", "GLOO_REDUCESCATTER", NULL};
 
@@ -39,8 +44,8 @@ void trace_submit_slow(struct engine *e, const struct entry *t)
 {
     struct timeline_key key = key_of(t);
 
-    if (is_shown(t->op))
-        timeline_negotiate(e->timeline, &key, kind_of(t->op, t->reduce));
+    if (is_shown(t->form.op))
+        timeline_negotiate(e->timeline, &key, kind_of(t->form.op, t->form.reduce));
 }
 
 void trace_ready_slow(struct engine *e, const struct pset *s, int member,
@@ -48,19 +53,46 @@ void trace_ready_slow(struct engine *e, const struct pset *s, int member,
 {
     struct timeline_key key = {r->name, r->name_bytes, s->id};
 
-    if (is_shown(r->op))
-        timeline_ready(e->timeline, &key, kind_of(r->op, r->reduce), member);
+    if (is_shown(r->form.op))
+        timeline_ready(e->timeline, &key, kind_of(r->form.op, r->form.reduce), member);
 }
 
-void trace_hit_slow(struct engine *e, const struct pset *s, uint32_t number)
+void trace_item_slow(struct engine *e, const struct pset *s, int member,
+                     const struct cached *c)
+{
+    struct timeline_key key = {c->name, c->name_bytes, s->id};
+
+    timeline_ready(e->timeline, &key, kind_of(c->form.op, c->form.reduce), member);
+}
+
+void trace_hit_slow(struct engine *e, const struct pset *s, int member, uint32_t number)
 {
     const struct cached *c = number < CACHE_NUMBERS ? s->by_number[number] : NULL;
-    struct timeline_key key;
 
-    if (c == NULL)
-        return;
-    key = (struct timeline_key){c->name, c->name_bytes, s->id};
-    timeline_negotiate(e->timeline, &key, kind_of(c->op, c->reduce));
+    if (c != NULL)
+        trace_item_slow(e, s, member, c);
+}
+
+/* Ourselves last: whom we find at our own start was there before us. */
+void trace_come_slow(struct engine *e, const struct entry *t, bool all)
+{
+    struct timeline_key key = key_of(t);
+
+    for (int m = 0; m < t->set->count; m++)
+        if (m != t->set->self && (all || t->way->ops->has_come(t, m)))
+            timeline_come(e->timeline, &key, m);
+    timeline_come(e->timeline, &key, t->set->self);
+}
+
+uint64_t trace_due_us_slow(const struct engine *e)
+{
+    list_each(node, &e->running) {
+        const struct entry *t = list_entry(node, struct entry, node);
+
+        if (t->way->ops->waits != NULL && t->way->ops->waits(t))
+            return clock_us() + LOOK_US;
+    }
+    return UINT64_MAX;
 }
 
 void trace_pass_slow(struct engine *e, const struct pset *s, const char *name,
@@ -75,8 +107,8 @@ void trace_begin_slow(struct engine *e, const struct entry *t)
 {
     struct timeline_key key = key_of(t);
 
-    if (is_shown(t->op))
-        timeline_begin(e->timeline, &key, kind_of(t->op, t->reduce));
+    if (is_shown(t->form.op))
+        timeline_begin(e->timeline, &key, kind_of(t->form.op, t->form.reduce));
 }
 
 static const char *transfer_of(uint8_t op, uint8_t reduce)
@@ -85,12 +117,12 @@ static const char *transfer_of(uint8_t op, uint8_t reduce)
                                                        : transfers[op];
 }
 
-void trace_direct_slow(struct engine *e, const struct entry *t)
+void trace_local_slow(struct engine *e, const struct entry *t)
 {
     struct timeline_key key = key_of(t);
 
-    if (timeline_begin(e->timeline, &key, kind_of(t->op, t->reduce)))
-        timeline_activity(e->timeline, &key, transfer_of(t->op, t->reduce));
+    if (timeline_begin(e->timeline, &key, kind_of(t->form.op, t->form.reduce)))
+        timeline_activity(e->timeline, &key, transfer_of(t->form.op, t->form.reduce));
 }
 
 void trace_activity_slow(struct engine *e, const struct entry *t, const char *activity)
@@ -106,15 +138,15 @@ void trace_batch_slow(struct engine *e, const struct batch *b, const char *activ
         if (b->entries[i] != NULL)
             trace_activity_slow(e, b->entries[i],
                                 activity != NULL ? activity
-                                                 : transfer_of(b->op, b->reduce));
+                                                 : transfer_of(b->form.op, b->form.reduce));
 }
 
 static void put_args(struct strbuf *out, const struct entry *t)
 {
-    strbuf_addf(out, "{\"dtype\": \"%s\", \"shape\": \"[", hvd_dtype_name(t->dtype));
-    for (int i = 0; i < t->ndim; i++)
+    strbuf_addf(out, "{\"dtype\": \"%s\", \"shape\": \"[", hvd_dtype_name(t->form.dtype));
+    for (int i = 0; i < t->form.ndim; i++)
         strbuf_addf(out, "%s%lld", i > 0 ? ", " : "",
-                    (long long)(i == 0 && t->out_rows >= 0 ? t->out_rows : t->shape[i]));
+                    (long long)(i == 0 && t->out_rows >= 0 ? t->out_rows : t->form.shape[i]));
     strbuf_addf(out, "]\"}");
 }
 
@@ -122,10 +154,10 @@ void trace_end_slow(struct engine *e, const struct entry *t, enum hvd_status sta
 {
     struct timeline_key key;
     struct strbuf args;
-    bool has_args = status == HVD_OK && t->op != HVD_BARRIER &&
-                    (t->op != HVD_BROADCAST || t->root != t->set->self);
+    bool has_args = status == HVD_OK && t->form.op != HVD_BARRIER &&
+                    (t->form.op != HVD_BROADCAST || t->form.root != t->set->self);
 
-    if (t->set == NULL || t->name == NULL || !is_shown(t->op))
+    if (t->set == NULL || t->name == NULL || !is_shown(t->form.op))
         return;
     key = key_of(t);
     strbuf_init(&args);

@@ -6,6 +6,7 @@
 #define HVD_ENGINE_TUNE_H
 
 #include "base/config.h"
+#include "base/strbuf.h"
 
 /* ---- The search ---------------------------------------------------------------------- */
 
@@ -62,5 +63,7 @@ void tune_free(struct tune *t);
 bool tune_observe(struct tune *t, const char *name, uint16_t name_bytes, uint64_t bytes,
                   uint64_t now_us, struct tune_point *next);
 bool tune_is_done(const struct tune *t);
+/* What was found, as members of a JSON object; t may be NULL. */
+void tune_describe(const struct tune *t, struct strbuf *out);
 
 #endif

@@ -171,6 +171,54 @@ static void log_row(struct tune *t, const struct tune_point *p, double score)
              p->cycle_ms, (double)p->fusion_bytes / (1 << 20), score);
 }
 
+static bool keeps_start(const struct tune *t)
+{
+    return t->search.best.cycle_ms == t->search.start.cycle_ms &&
+           t->search.best.fusion_bytes == t->search.start.fusion_bytes;
+}
+
+static double result_score(const struct tune *t)
+{
+    return keeps_start(t) ? t->search.start_score : t->search.best_score;
+}
+
+/* At the level of warnings: whoever asks for autotune wants to read it. */
+static void log_result(const struct tune *t)
+{
+    const struct tune_point *p = &t->search.best;
+    double mb = (double)p->fusion_bytes / (1 << 20);
+
+    if (keeps_start(t))
+        log_warn("autotune is done: nothing is better than what the job began with, cycle "
+                 "time %g ms and fusion threshold %g MB", p->cycle_ms, mb);
+    else
+        log_warn("autotune is done: cycle time %g ms and fusion threshold %g MB are %.2f times "
+                 "as fast as the beginning; to keep them: HOROVOD_CYCLE_TIME=%g "
+                 "HOROVOD_FUSION_THRESHOLD=%llu", p->cycle_ms, mb,
+                 t->search.best_score / t->search.start_score, p->cycle_ms,
+                 (unsigned long long)p->fusion_bytes);
+}
+
+static void add_point(struct strbuf *out, const char *name, const struct tune_point *p,
+                      double score)
+{
+    strbuf_addf(out, ", \"%s\": {\"cycle_time_ms\": %g, \"fusion_threshold\": %llu, "
+                     "\"bytes_per_us\": %g}", name, p->cycle_ms,
+                (unsigned long long)p->fusion_bytes, score);
+}
+
+void tune_describe(const struct tune *t, struct strbuf *out)
+{
+    bool done = t != NULL && tune_is_done(t);
+
+    strbuf_addf(out, "\"active\": %s, \"done\": %s",
+                t != NULL && !done ? "true" : "false", done ? "true" : "false");
+    if (!done)
+        return;
+    add_point(out, "start", &t->search.start, t->search.start_score);
+    add_point(out, "result", &t->search.best, result_score(t));
+}
+
 static void on_score(struct tune *t)
 {
     struct tune_point tried = t->search.current;
@@ -185,10 +233,8 @@ static void on_score(struct tune *t)
         log_row(t, &tried, score);
     if (!tune_is_done(t))
         return;
-    score = t->search.best.cycle_ms == t->search.start.cycle_ms &&
-            t->search.best.fusion_bytes == t->search.start.fusion_bytes
-                ? t->search.start_score : t->search.best_score;
-    log_row(t, &t->search.best, score);
+    log_row(t, &t->search.best, result_score(t));
+    log_result(t);
     forget_names(t);
 }
 

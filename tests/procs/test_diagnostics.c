@@ -110,7 +110,7 @@ static void record_static(int rank, int size, void *context)
         check_timeline(file("timeline", 0));
         CHECK_EQ(count("GLOO_ALLREDUCE"), is_cached ? 7 : 2);
         CHECK_EQ(count("\"dtype\": \"float64\""), is_cached ? 7 : 2);
-        CHECK_EQ(count("\"ph\": \"X\""), 2 * size);     /* none for cached ones */
+        CHECK_EQ(count("\"ph\": \"X\""), (is_cached ? 7 : 2) * size);
     } else {
         CHECK(access(file("timeline", rank), F_OK) != 0);
     }
@@ -129,6 +129,65 @@ TEST(timeline_of_cached_operations)
 TEST(timeline_over_two_hosts)
 {
     job_run(&(struct job_options){.size = 2, .hosts = 2}, record_static, "cached");
+}
+
+static void await_ticks(int expected)
+{
+    uint64_t end_us = clock_us() + 30000000;
+
+    while (read_file(file("timeline", 0)), count("\"ph\": \"X\"") < expected) {
+        if (clock_us() > end_us)
+            check_fail(__FILE__, __LINE__, "no tick %d in %s", expected, text);
+        usleep(2000);
+    }
+}
+
+static void sum_many(bool large)
+{
+    static double x[1 << 14];
+    struct hvd_request req = {.size = sizeof req, .op = HVD_ALLREDUCE, .dtype = HVD_F64,
+                              .reduce = HVD_SUM, .device = -1, .name = "allreduce.y",
+                              .ndim = 1, .shape = {large ? 1 << 14 : 1}, .input = x,
+                              .output = x};
+    struct hvd_error err;
+
+    CHECK_OK(hvd_run(&req, &err), err);
+}
+
+/* In the last step each comes when the file of rank 0 shows that the one before has come. */
+static void come_one_by_one(int rank, int size, void *context)
+{
+    static const char *const order[] = {"\"X\", \"name\": \"0\"", "\"X\", \"name\": \"2\"",
+                                        "\"X\", \"name\": \"1\""};
+    int steps = 3, before = rank == 0 ? 0 : size - rank;
+
+    setenv("HOROVOD_TIMELINE", file("timeline", 0), 1);
+    job_init();
+    for (int i = 0; i < steps; i++)
+        sum_many(context != NULL);
+    await_ticks(steps * size + before);
+    sum_many(context != NULL);
+    hvd_shutdown();
+    if (rank == 0) {
+        const char *at = read_file(file("timeline", 0));
+
+        CHECK_EQ(count("\"ph\": \"X\""), (steps + 1) * size);
+        for (int i = 0; i < (steps + 1) * size; i++) {
+            at = strstr(at + 1, "\"X\"");
+            CHECK(i < steps * size || strncmp(at, order[i - steps * size], 16) == 0);
+        }
+    }
+}
+
+static void show_who_is_late(int number)
+{
+    job_run(&(struct job_options){.size = 3, .hosts = number < 2 ? 1 : 3}, come_one_by_one,
+            number % 2 == 1 ? "large" : NULL);
+}
+
+TEST(timeline_shows_who_is_late_to_cached_operations)
+{
+    check_side_by_side(show_who_is_late, 4);
 }
 
 static void record_dynamic(int rank, int size, void *context)
@@ -234,17 +293,33 @@ static size_t here(char *buffer, size_t capacity)
 
 static const char is_idle[] = "is in no operation; main thread: late.py:88 in sleep";
 
+/* Whether a report that users see is about this. */
+static bool warns_of(const char *log, const char *what)
+{
+    while ((log = strstr(log, "W stall_watch.c")) != NULL) {
+        const char *end = strstr(log + 1, "stall_watch.c"), *next = strstr(++end, "stall_watch.c");
+        const char *found = strstr(log, what);
+
+        if (found != NULL && (next == NULL || found < next))
+            return true;
+        log = end;
+    }
+    return false;
+}
+
 /* Rank `late` comes when the reports are out; all print it (rank 0 coordinates), within a host
- * each its own.  On a busy machine other things wait long enough for a report, too, and an
+ * each its own, but one only at the level that users see.  On a busy machine other things wait
+ * long enough for a report, too, and an
  * answer may miss the first one: it is repeated until all is said. */
 static void wait_for_late(int rank, int size, void *context)
 {
     bool is_cached = context != NULL;
-    int late = size - 1;
+    int late = size - 1, warned = 0;
     char line[64];
 
     keep_stderr(rank);
     setenv("HOROVOD_STALL_CHECK_TIME_SECONDS", "0.5", 1);
+    setenv("HOROVOD_LOG_LEVEL", "info", 1);             /* of all ranks */
     hvd_set_where(here);
     job_init();
     job_sum("x", 1);
@@ -260,6 +335,9 @@ static void wait_for_late(int rank, int size, void *context)
     CHECK_EQ(job_sum("y", 1), size);
     if (rank == 0)
         await(file("err", 0), "flight recorder (stall) written to");
+    for (int r = 0; rank == late && r < size; r++)
+        warned += warns_of(read_file(file("err", r)), ": [y]");
+    CHECK_EQ(warned, rank == late);     /* one rank warns, whoever waits */
     job_sum("end", 0);
     hvd_shutdown();
 }
@@ -279,6 +357,7 @@ static void wait_for_coordinator(int rank, int size, void *context)
     (void)context;
     keep_stderr(rank);
     setenv("HOROVOD_STALL_CHECK_TIME_SECONDS", "0.5", 1);
+    setenv("HOROVOD_LOG_LEVEL", "info", 1);             /* of all ranks */
     job_init();
     for (int i = 0; i < 3; i++)
         job_sum("y", 1);
@@ -314,6 +393,7 @@ static void wait_too_long(int rank, int size, void *context)
     (void)size;
     keep_stderr(rank);
     setenv("HOROVOD_STALL_CHECK_TIME_SECONDS", "1", 1);
+    setenv("HOROVOD_LOG_LEVEL", "info", 1);             /* of all ranks */
     setenv("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "3", 1);
     job_init();
     for (int i = 0; context != NULL && i < 3; i++)
@@ -351,6 +431,7 @@ static void stand_still_in_a_batch(int rank, int size, void *context)
     CHECK(x != NULL);
     keep_stderr(rank);
     setenv("HOROVOD_STALL_CHECK_TIME_SECONDS", "0.5", 1);
+    setenv("HOROVOD_LOG_LEVEL", "info", 1);             /* of all ranks */
     setenv("HOROVOD_HEARTBEAT_SECONDS", "60", 1);
     job_init();
     if (rank == 1)
@@ -387,6 +468,7 @@ static void wait_in_group(int rank, int size, void *context)
     (void)context;
     keep_stderr(rank);
     setenv("HOROVOD_STALL_CHECK_TIME_SECONDS", "0.5", 1);
+    setenv("HOROVOD_LOG_LEVEL", "info", 1);             /* of all ranks */
     job_init();
     for (int i = 0; i < 3; i++)
         job_sum("y", 1);
@@ -417,6 +499,7 @@ static void wait_for_a_mate(int rank, int size, void *context)
     (void)context;
     keep_stderr(rank);
     setenv("HOROVOD_STALL_CHECK_TIME_SECONDS", "0.5", 1);
+    setenv("HOROVOD_LOG_LEVEL", "info", 1);             /* of all ranks */
     job_init();
     for (int i = 0; i < 3; i++)
         CHECK_OK(hvd_run(&req, &err), err);
@@ -433,17 +516,68 @@ TEST(stall_of_a_cached_operation_between_hosts)
     job_run(&(struct job_options){.size = 4, .hosts = 2}, wait_for_a_mate, NULL);
 }
 
+/* Each waits for the other; the verdict is about one of them. */
+static void wait_crosswise(int rank, int size, void *context)
+{
+    struct hvd_error err;
+
+    (void)size;
+    (void)context;
+    keep_stderr(rank);
+    setenv("HOROVOD_STALL_CHECK_TIME_SECONDS", "1", 1);
+    setenv("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "3", 1);
+    job_init();
+    job_sum("x", 1);
+    CHECK_EQ(sum_status(rank == 0 ? "a" : "b", &err), HVD_STALLED);
+    CHECK(err.rank == 0 || err.rank == 1);
+    CHECK_HAS(err.text, err.rank == 1 ? "ranks 1 did not come to a within"
+                                      : "ranks 0 did not come to b within");
+    hvd_shutdown();
+}
+
+/* One name for two kinds: the job ends at the time of the report, and says so on all ranks. */
+static void use_one_name_twice(int rank, int size, void *context)
+{
+    double x = 1, out[3];
+    struct hvd_request req = {.size = sizeof req, .dtype = HVD_F64, .reduce = HVD_SUM,
+                              .op = rank == 1 ? HVD_ALLGATHER : HVD_ALLREDUCE,
+                              .name = rank == 1 ? "allgather.x" : "allreduce.x",
+                              .device = -1, .ndim = 1, .shape = {1}, .input = &x,
+                              .output = out};
+    struct hvd_error err;
+
+    (void)context;
+    keep_stderr(rank);
+    setenv("HOROVOD_STALL_CHECK_TIME_SECONDS", "1", 1);
+    setenv("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "600", 1);
+    job_init();
+    CHECK_EQ(size, 3);
+    CHECK_EQ(hvd_run(&req, &err), HVD_STALLED);
+    CHECK_HAS(err.text, "the name x is used for different kinds of operation:");
+    CHECK_HAS(err.text, " allreduce by ranks 0, 2");
+    CHECK_HAS(err.text, " allgather by ranks 1");
+    hvd_shutdown();
+    if (rank == 0)
+        CHECK_HAS(read_file(file("err", 0)), "\nThe cause: the name x is used for");
+}
+
 static void shut_down(int number)
 {
     static const struct job_options jobs[] = {{.size = 2}, {.size = 2},
-                                              {.size = 3, .hosts = 3}};
+                                              {.size = 3, .hosts = 3}, {.size = 2},
+                                              {.size = 3}};
+
+    if (number >= 3) {
+        job_run(&jobs[number], number == 3 ? wait_crosswise : use_one_name_twice, NULL);
+        return;
+    }
 
     job_run(&jobs[number], wait_too_long, number > 0 ? "cached" : NULL);
 }
 
 TEST(stall_shuts_the_job_down)
 {
-    check_side_by_side(shut_down, 3);
+    check_side_by_side(shut_down, 5);
 }
 
 static void ignore_short_limit(int rank, int size, void *context)
@@ -467,8 +601,13 @@ TEST(a_limit_below_the_warning_time_is_ignored)
 
 static const char *dump_file(int rank)
 {
-    snprintf(path, sizeof path, "%s/horovod-recorder-rank%d-%d.txt",
-             getenv("HOROVOD_RECORDER_DIR"), rank, getpid());
+    const char *job = getenv("HOROVOD_JOB_ID");
+    int n = snprintf(path, sizeof path, "%s/horovod-recorder-",
+                     getenv("HOROVOD_RECORDER_DIR"));
+
+    n += job != NULL ? snprintf(path + n, sizeof path - (size_t)n, "%s", job)
+                     : snprintf(path + n, sizeof path - (size_t)n, "parent%d", getppid());
+    snprintf(path + n, sizeof path - (size_t)n, "/rank%d-%d.txt", rank, getpid());
     return path;
 }
 
@@ -530,13 +669,15 @@ TEST(a_handler_of_the_user_stays)
     job_run(&(struct job_options){.size = 1}, leave_signal_alone, NULL);
 }
 
-/* Somebody has put a link where the dump will go. */
+/* Somebody has put a link where the folder will be. */
 static void refuse_links(int rank, int size, void *context)
 {
     (void)size;
     (void)context;
     keep_stderr(rank);
-    CHECK_EQ(symlink("victim", dump_file(rank)), 0);
+    dump_file(rank);
+    *strrchr(path, '/') = '\0';
+    CHECK_EQ(symlink(".", path), 0);
     job_init();
     job_sum("x", 1);
     kill(getpid(), SIGUSR2);
@@ -549,7 +690,26 @@ TEST(a_link_is_not_followed)
     job_run(&(struct job_options){.size = 1}, refuse_links, NULL);
 }
 
-static void dump_on_failure(int rank, int size, void *context)
+static const char *old_dump(int number, const char *name)
+{
+    snprintf(path, sizeof path, "%s/horovod-recorder-old%d%s",
+             getenv("HOROVOD_RECORDER_DIR"), number, name);
+    return path;
+}
+
+static void make_old_dump(int number)
+{
+    struct timespec times[2] = {{.tv_sec = 1000 + number}, {.tv_sec = 1000 + number}};
+    int fd;
+
+    CHECK_EQ(mkdir(old_dump(number, ""), 0700), 0);
+    fd = open(old_dump(number, "/rank0-1.txt"), O_WRONLY | O_CREAT, 0600);
+    CHECK(fd >= 0);
+    close(fd);
+    CHECK_EQ(utimensat(AT_FDCWD, old_dump(number, ""), times, 0), 0);
+}
+
+static void no_dump_on_abort(int rank, int size, void *context)
 {
     struct hvd_error err;
 
@@ -561,15 +721,70 @@ static void dump_on_failure(int rank, int size, void *context)
     if (rank == 1)
         hvd_abort("enough");
     CHECK_EQ(sum_status("y", &err), HVD_ABORTED);
+    CHECK(access(dump_file(rank), F_OK) != 0);          /* who aborts has said why */
+    hvd_shutdown();
+}
+
+TEST(an_abort_writes_no_recorder)
+{
+    job_run(&(struct job_options){.size = 2}, no_dump_on_abort, NULL);
+}
+
+/* Ten jobs of before have left their folders; of them the newest stay. */
+static void dump_on_failure(int rank, int size, void *context)
+{
+    struct hvd_error err;
+    int left = 0;
+
+    (void)size;
+    (void)context;
+    keep_stderr(rank);
+    for (int i = 0; rank == 0 && i < 10; i++)
+        make_old_dump(i);
+    job_init();
+    job_sum("x", 1);
+    if (rank == 1)
+        _exit(0);
+    CHECK_EQ(sum_status("y", &err), HVD_PEER_LOST);
     await(dump_file(rank), "why failure");
     await(dump_file(rank), "done allreduce set 0 8 bytes OK x\n");
-    CHECK_HAS(text, "note - set 0 0 bytes ABORTED rank 1 on ");
+    CHECK_HAS(text, "note - set 0 0 bytes PEER_LOST ");
+    await(file("err", rank), "read those of all ranks with");
     hvd_shutdown();
+    for (int i = 0; i < 10; i++)
+        left += access(old_dump(i, ""), F_OK) == 0;
+    CHECK_EQ(left, 7);
+    CHECK(access(old_dump(2, ""), F_OK) != 0);
+    CHECK(access(old_dump(3, "/rank0-1.txt"), F_OK) == 0);
 }
 
 TEST(a_failure_writes_the_recorder)
 {
     job_run(&(struct job_options){.size = 2}, dump_on_failure, NULL);
+}
+
+/* ---- Forming --------------------------------------------------------------------------------- */
+
+static void form_loudly(int rank, int size, void *context)
+{
+    (void)size;
+    (void)context;
+    keep_stderr(rank);
+    setenv("HOROVOD_LOG_LEVEL", "info", 1);
+    job_init();
+    hvd_shutdown();
+    read_file(file("err", rank));
+    CHECK_HAS(text, " of 3 on ");
+    CHECK_HAS(text, rank == 2 ? "0 ranks of this host by " : "1 ranks of this host by shared");
+    CHECK_HAS(text, "of others by TCP; formed in ");
+    if (rank == 0)
+        CHECK_HAS(text, "3 ranks on 2 hosts: ");
+    CHECK_EQ(count("(ranks 0-1; "), rank == 0);
+}
+
+TEST(info_tells_hosts_addresses_and_time)
+{
+    job_run(&(struct job_options){.size = 3, .hosts = 2}, form_loudly, NULL);
 }
 
 /* ---- Statistics ---------------------------------------------------------------------------- */
@@ -682,6 +897,7 @@ static void tune(int rank, int size, void *context)
 
     (void)size;
     (void)context;
+    keep_stderr(rank);
     setenv("HOROVOD_AUTOTUNE", "1", 1);
     setenv("HOROVOD_AUTOTUNE_LOG", file("log", 0), 1);
     setenv("HOROVOD_AUTOTUNE_WARMUP_SAMPLES", "1", 1);
@@ -700,8 +916,15 @@ static void tune(int rank, int size, void *context)
     hvd_config_text(config, sizeof config);
     row = strstr(config, "HOROVOD_CYCLE_TIME=");
     CHECK_EQ(strtod(row + strlen("HOROVOD_CYCLE_TIME="), NULL), ms);
+    CHECK(hvd_stats_json(config, sizeof config) < sizeof config);
+    CHECK(json_is_valid(config));
+    if (rank == 0) {
+        row = strstr(config, "\"result\": {\"cycle_time_ms\": ");
+        CHECK(row != NULL && strstr(config, "\"active\": false, \"done\": true") != NULL);
+        CHECK_EQ(strtod(strchr(row, '{') + strlen("{\"cycle_time_ms\": "), NULL), ms);
+        CHECK_HAS(read_file(file("err", 0)), "autotune is done: ");
+    }
     hvd_shutdown();
-    (void)rank;
 }
 
 TEST(autotune_ends_with_its_last_row_everywhere, .limit_s = 60)

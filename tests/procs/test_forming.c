@@ -13,6 +13,7 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/un.h>
@@ -161,32 +162,131 @@ TEST(strangers_do_not_keep_a_rank_out)
                           swap_and_wait, NULL);
 }
 
-/* The listener is gone once the mesh is complete, and was never on a wildcard address. */
-static void knocks_late(struct harness_rank *r)
+static bool is_dropped(int fd)
 {
-    struct sockaddr_storage to;
+    char byte;
+    ssize_t n = recv(fd, &byte, 1, 0);
+
+    return n == 0 || (n < 0 && errno == ECONNRESET);
+}
+
+/* Everybody on the machine can see the name of a host's meeting. */
+static void send_another_user(struct harness_rank *r)
+{
+    const char *name = harness_entry(r, 0)->local_path;
+    struct sockaddr_un at;
+    socklen_t n;
+    pid_t pid;
     int fd;
 
-    harness_barrier(r);
-    CHECK_EQ(addresses_resolve(harness_entry(r, 0)->addrs[0], harness_entry(r, 0)->port,
-                               &to, 1), 1);
-    fd = socket(to.ss_family, SOCK_STREAM, 0);
-    CHECK(connect(fd, (struct sockaddr *)&to, address_bytes(&to)) != 0);
-    CHECK_EQ(errno, ECONNREFUSED);
-    close(fd);
-    for (int i = 0; i < harness_entry(r, 0)->addr_count; i++) {
-        CHECK(strcmp(harness_entry(r, 0)->addrs[i], "0.0.0.0") != 0);
-        CHECK(strcmp(harness_entry(r, 0)->addrs[i], "::") != 0);
+    if (r->rank != 1)
+        return;
+    while (*(volatile const char *)name == 0)
+        sched_yield();
+    n = local_address(name, &at);
+    fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    pid = fork();
+    if (pid == 0) {
+        CHECK_EQ(setuid(65534), 0);
+        CHECK_EQ(connect(fd, (struct sockaddr *)&at, n), 0);
+        atomic_store(harness_word(r, 0), 1);
+        _exit(is_dropped(fd) ? 0 : 1);
     }
-    harness_barrier(r);
+    close(fd);
+    while (atomic_load(harness_word(r, 0)) == 0)
+        sched_yield();
+    atomic_store(harness_word(r, 1), (uint64_t)pid);
 }
 
-TEST(nobody_listens_in_a_complete_mesh)
+static void was_dropped(struct harness_rank *r)
 {
-    harness_run_processes(&(struct harness){.size = 2, .hosts = 2}, knocks_late, NULL);
+    int status;
+
+    CHECK(mesh_board(r->mesh, NULL) != NULL);
+    swap_and_wait(r);
+    if (r->rank != 1)
+        return;
+    CHECK(waitpid((pid_t)atomic_load(harness_word(r, 1)), &status, 0) > 0);
+    CHECK_EQ(status, 0);
 }
 
-/* ---- Who does not come ----------------------------------------------------------- */
+TEST(another_user_does_not_come_to_the_meeting)
+{
+    if (geteuid() != 0)
+        check_skip("only root can become another user");
+    harness_run_processes(&(struct harness){.size = 2, .prepare = send_another_user},
+                          was_dropped, NULL);
+}
+
+/* ---- Strangers at an address that a peer offers ------------------------------------ */
+
+/* Answers every HELLO as another version would, without a proof. */
+static void *claim_a_version(void *context)
+{
+    int listener = *(int *)context, fd;
+    uint8_t hello[HS_HELLO], reply[HS_REPLY] = {'H', 'v', 'd', 'R', 9};
+
+    while ((fd = accept(listener, NULL, NULL)) >= 0) {
+        if (recv(fd, hello, sizeof hello, MSG_WAITALL) == sizeof hello)
+            CHECK(send(fd, reply, sizeof reply, MSG_NOSIGNAL) == sizeof reply);
+        close(fd);
+    }
+    return NULL;
+}
+
+/* At 127.0.0.2, which then is the first address of rank 0, or its only one. */
+static void sit_at_an_address(struct harness_rank *r, bool alone)
+{
+    struct table_entry *e = (struct table_entry *)harness_entry(r, 0);
+    struct sockaddr_in at = {.sin_family = AF_INET};
+    static int listener;
+    pthread_t thread;
+
+    if (r->rank != 1)
+        return;
+    while (*(volatile uint16_t *)&e->port == 0)
+        sched_yield();
+    at.sin_port = htons(e->port);
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK + 1);
+    listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    CHECK_EQ(bind(listener, (struct sockaddr *)&at, sizeof at), 0);
+    CHECK_EQ(listen(listener, 64), 0);
+    CHECK_EQ(pthread_create(&thread, NULL, claim_a_version, &listener), 0);
+    pthread_detach(thread);
+    memcpy(e->addrs[1], e->addrs[0], TABLE_ADDR_BYTES);
+    strcpy(e->addrs[0], "127.0.0.2");
+    e->addr_count = alone ? 1 : 2;
+}
+
+static void sit_beside(struct harness_rank *r)
+{
+    sit_at_an_address(r, false);
+}
+
+static void sit_alone(struct harness_rank *r)
+{
+    sit_at_an_address(r, true);
+}
+
+static void names_the_hint(struct harness_rank *r)
+{
+    if (r->rank != 1)
+        return;
+    CHECK_EQ((int)r->opened, HVD_AUTH);
+    CHECK_HAS(r->err.text, "rank 0 on host-0");
+    CHECK_HAS(r->err.text, "127.0.0.2");
+    CHECK_HAS(r->err.text, "protocol 9");
+    CHECK_HAS(r->err.text, "within the time limit");
+}
+
+TEST(an_unproved_version_at_one_address_ends_nothing)
+{
+    harness_run_processes(&(struct harness){.size = 2, .hosts = 2, .prepare = sit_beside},
+                          swap_and_wait, NULL);
+    harness_run_processes(&(struct harness){.size = 2, .hosts = 2, .prepare = sit_alone,
+                                            .may_fail = true, .timeout_s = 1},
+                          names_the_hint, NULL);
+}
 
 static void stays_away(struct harness_rank *r)
 {
@@ -198,6 +298,80 @@ static void stays_away(struct harness_rank *r)
                             &r->err), r->err);
     }
 }
+
+/* ---- Replays ----------------------------------------------------------------------- */
+
+/* Rank 2 has no mesh, but the key: its HELLO is answered once, and it keeps its place
+ * while more strangers come than rank 0 has room for. */
+static void knocks_twice(struct harness_rank *r)
+{
+    struct hs_identity id = {HS_DATA, 2, 0, 1, "harness"};
+    uint8_t hello[HS_HELLO], reply[HS_REPLY];
+    struct hs_dialer d;
+    int strangers[300], first, again;
+
+    if (r->rank != 2)
+        return;
+    CHECK_OK(hs_dial(&d, r->key, &id, hello, &r->err), r->err);
+    first = dial(harness_entry(r, 0));
+    CHECK(send(first, hello, sizeof hello, MSG_NOSIGNAL) == sizeof hello);
+    CHECK(recv(first, reply, sizeof reply, MSG_WAITALL) == sizeof reply);
+    again = dial(harness_entry(r, 0));
+    CHECK(send(again, hello, sizeof hello, MSG_NOSIGNAL) == sizeof hello);
+    CHECK(is_dropped(again));
+    for (int i = 0; i < 300; i++)
+        strangers[i] = dial(harness_entry(r, 0));
+    CHECK(is_dropped(strangers[0]));
+    CHECK(recv(first, reply, 1, MSG_DONTWAIT) < 0 && errno == EAGAIN);
+    kill(harness_entry(r, 0)->pid, SIGKILL);
+    kill(harness_entry(r, 1)->pid, SIGKILL);
+}
+
+TEST(a_hello_is_answered_once_and_keeps_its_place)
+{
+    int statuses[3];
+
+    harness_run_processes(&(struct harness){.size = 3, .hosts = 3, .prepare = stays_away,
+                                            .may_fail = true},
+                          knocks_twice, statuses);
+    CHECK_EQ(statuses[2], 0);
+}
+
+/* Ranks dial as long as the mesh lives; a stranger gets nothing, and was never asked in by
+ * a wildcard address.  Where all share memory nobody listens. */
+static void knocks_late(struct harness_rank *r)
+{
+    struct sockaddr_storage to;
+    char noise[HS_HELLO] = "HvdH";
+    int fd;
+
+    harness_barrier(r);
+    CHECK_EQ(addresses_resolve(harness_entry(r, 0)->addrs[0], harness_entry(r, 0)->port,
+                               &to, 1), 1);
+    fd = socket(to.ss_family, SOCK_STREAM, 0);
+    if (mesh_has_sockets(r->mesh)) {
+        CHECK_EQ(connect(fd, (struct sockaddr *)&to, address_bytes(&to)), 0);
+        CHECK(send(fd, noise, sizeof noise, MSG_NOSIGNAL) == sizeof noise);
+        CHECK(is_dropped(fd));
+    } else {
+        CHECK(connect(fd, (struct sockaddr *)&to, address_bytes(&to)) != 0);
+        CHECK_EQ(errno, ECONNREFUSED);
+    }
+    close(fd);
+    for (int i = 0; i < harness_entry(r, 0)->addr_count; i++) {
+        CHECK(strcmp(harness_entry(r, 0)->addrs[i], "0.0.0.0") != 0);
+        CHECK(strcmp(harness_entry(r, 0)->addrs[i], "::") != 0);
+    }
+    swap_and_wait(r);
+}
+
+TEST(a_stranger_gets_nothing_from_a_complete_mesh)
+{
+    harness_run_processes(&(struct harness){.size = 2, .hosts = 2}, knocks_late, NULL);
+    harness_run_processes(&(struct harness){.size = 2}, knocks_late, NULL);
+}
+
+/* ---- Who does not come ----------------------------------------------------------- */
 
 static void named(struct harness_rank *r)
 {
@@ -248,6 +422,45 @@ TEST(too_few_descriptors_are_an_error)
     harness_run_processes(&h, any_end, NULL);
     h.hosts = 2;
     harness_run_processes(&h, any_end, NULL);
+}
+
+static void low_soft_limit(struct harness_rank *r)
+{
+    struct rlimit limit = {24, 512};
+
+    CHECK_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+}
+
+static void has_raised_it(struct harness_rank *r)
+{
+    struct rlimit limit;
+
+    CHECK_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    CHECK(limit.rlim_cur > 64 && limit.rlim_cur <= 512);
+    swap_and_wait(r);
+}
+
+static void low_hard_limit(struct harness_rank *r)
+{
+    struct rlimit limit = {16, 16};
+
+    CHECK_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+}
+
+static void names_the_limit(struct harness_rank *r)
+{
+    CHECK_EQ((int)r->opened, HVD_SYS);
+    CHECK_HAS(r->err.text, "may open 16 descriptors");
+}
+
+TEST(the_limit_of_descriptors_is_raised_or_named)
+{
+    struct harness h = {.size = 2, .hosts = 2, .prepare = low_soft_limit};
+
+    harness_run_processes(&h, has_raised_it, NULL);
+    h.prepare = low_hard_limit;
+    h.may_fail = true;
+    harness_run_processes(&h, names_the_limit, NULL);
 }
 
 TEST(each_point_fails_once_and_nothing_hangs, .limit_s = 300)

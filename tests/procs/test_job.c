@@ -4,6 +4,8 @@
 
 #include "horovod/driver.h"
 
+#include <dirent.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -218,6 +220,17 @@ static void speak_through_leaders(int rank, int size, void *context)
     hvd_shutdown();
 }
 
+/* A tree of hosts that is deep although they are few. */
+static const char *const deep_tree[] = {"HOROVOD_TREE_FANOUT=2", NULL};
+
+TEST(leaders_speak_for_hosts_below, .limit_s = 120)
+{
+    job_run(&(struct job_options){.size = 8, .hosts = 5, .env = deep_tree},
+            speak_through_leaders, NULL);
+    job_run(&(struct job_options){.size = 7, .hosts = 7, .env = deep_tree}, all_operations,
+            NULL);
+}
+
 TEST(leaders_speak_for_their_hosts, .limit_s = 60)
 {
     job_run(&(struct job_options){.size = 4, .hosts = 2}, speak_through_leaders, NULL);
@@ -376,12 +389,13 @@ static void compare_ways(int rank, int size, void *context)
     hvd_shutdown();
 }
 
-TEST(cached_results_have_the_same_bits, .limit_s = 60)
+TEST(cached_results_have_the_same_bits, .limit_s = 120)
 {
     job_run(&(struct job_options){.size = 2, .hosts = 2}, compare_ways, NULL);
     job_run(&(struct job_options){.size = 3, .hosts = 3}, compare_ways, NULL);
     job_run(&(struct job_options){.size = 4, .hosts = 2}, compare_ways, NULL);
     job_run(&(struct job_options){.size = 5, .hosts = 3}, compare_ways, NULL);
+    job_run(&(struct job_options){.size = 10, .hosts = 10}, compare_ways, NULL);
 }
 
 /* Whoever is done leaves at once: what it has brought must have gone out before. */
@@ -397,12 +411,14 @@ static void sum_and_leave(int rank, int size, void *context)
     }
 }
 
-TEST(the_last_operation_completes_on_all, .limit_s = 60)
+TEST(the_last_operation_completes_on_all, .limit_s = 120)
 {
     job_run(&(struct job_options){.size = 2, .hosts = 2, .limit_s = 30}, sum_and_leave, NULL);
     job_run(&(struct job_options){.size = 4, .hosts = 2, .limit_s = 30}, sum_and_leave, NULL);
     job_run(&(struct job_options){.size = 6, .hosts = 2, .limit_s = 30}, sum_and_leave,
             "larger ones, too");
+    job_run(&(struct job_options){.size = 6, .hosts = 6, .limit_s = 30, .env = deep_tree},
+            sum_and_leave, "larger ones, too");
 }
 
 /* While operations follow each other closely the engine's thread does not wait for sockets;
@@ -427,4 +443,45 @@ TEST(the_engine_sleeps_after_a_run_of_operations, .limit_s = 60)
 {
     job_run(&(struct job_options){.size = 2, .hosts = 2, .limit_s = 50}, run_and_rest, NULL);
     job_run(&(struct job_options){.size = 4, .hosts = 2, .limit_s = 50}, run_and_rest, NULL);
+}
+
+/* ---- The engine's thread stays on the CPU that the user gives it ---------------------- */
+
+static bool has_thread_on(int cpu)
+{
+    DIR *tasks = opendir("/proc/self/task");
+    struct dirent *task;
+    bool found = false;
+
+    CHECK(tasks != NULL);
+    while ((task = readdir(tasks)) != NULL) {
+        cpu_set_t set;
+        int id = atoi(task->d_name);
+
+        if (id > 0 && id != getpid() && sched_getaffinity(id, sizeof set, &set) == 0)
+            found |= CPU_COUNT(&set) == 1 && CPU_ISSET(cpu, &set);
+    }
+    closedir(tasks);
+    return found;
+}
+
+static void check_affinity(int rank, int size, void *context)
+{
+    cpu_set_t all;
+
+    (void)size;
+    (void)context;
+    CHECK_EQ(sched_getaffinity(0, sizeof all, &all), 0);
+    job_init();
+    if (CPU_ISSET(1 - rank, &all))
+        CHECK(has_thread_on(1 - rank));
+    CHECK_EQ(job_sum("x", 1), 2);
+    hvd_shutdown();
+}
+
+TEST(the_engine_runs_where_the_user_wants_it)
+{
+    static const char *const env[] = {"HOROVOD_THREAD_AFFINITY=1,0", NULL};
+
+    job_run(&(struct job_options){.size = 2, .env = env}, check_affinity, NULL);
 }

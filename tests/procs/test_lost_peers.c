@@ -187,7 +187,7 @@ static void stopped(struct harness_rank *r)
         CHECK_HAS(verdict->text, "no heartbeat for 1.");
         _exit(17);
     }
-    survive(r, "no heartbeat for 1.");
+    survive(r, "s, which HOROVOD_HEARTBEAT_SECONDS sets (stopped");
     if (r->rank == 0)
         kill(harness_pid(r, VICTIM), SIGCONT);
 }
@@ -282,6 +282,13 @@ TEST(a_rank_that_closes_without_goodbye_is_lost, .limit_s = 60)
 /* One data connection is cut under a peer that is well otherwise. */
 static void cut(struct harness_rank *r)
 {
+    struct mesh_xfer x;
+    char byte = 0;
+
+    if (r->rank == 0) {
+        mesh_send(r->mesh, VICTIM, 7, &byte, 1, &x);
+        CHECK_EQ((int)harness_wait(r->mesh, &x), HVD_OK);
+    }
     harness_barrier(r);
     if (r->rank == 0) {
         mark(r);
@@ -361,6 +368,70 @@ TEST(a_failure_is_told_to_all, .limit_s = 60)
     known_soon(fails, 0);
 }
 
+/* ---- Many hosts: who is not connected to the victim hears of it -------------------- */
+
+static void hears_of_the_death(struct harness_rank *r)
+{
+    struct mesh_xfer x;
+    const struct hvd_error *verdict;
+    char byte;
+
+    harness_barrier(r);
+    if (r->rank == VICTIM) {
+        mark(r);
+        kill(getpid(), SIGKILL);
+    }
+    mesh_recv(r->mesh, (r->rank + r->size / 2) % r->size, 1, &byte, 1, &x);
+    CHECK_EQ((int)harness_wait(r->mesh, &x), HVD_PEER_LOST);
+    check_time(r, clock_us());
+    verdict = mesh_verdict(r->mesh);
+    CHECK_EQ(verdict->rank, VICTIM);
+    CHECK_HAS(verdict->text, "process ended (killed?)");
+    check_same_text(r, verdict->text);
+    r->mesh = (mesh_close(r->mesh, false), NULL);
+}
+
+/* Two of each host, and one: by pidfd and alarm, and by the end of a connection. */
+TEST(a_killed_rank_is_known_on_many_hosts, .limit_s = 120)
+{
+    static const struct harness many[] = {{.size = 48, .hosts = 24, .heartbeat_s = 60},
+                                          {.size = 24, .hosts = 24, .heartbeat_s = 60}};
+
+    longest_us = mmap(NULL, sizeof *longest_us, PROT_READ | PROT_WRITE,
+                      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(longest_us != MAP_FAILED);
+    one_round(&many[0], hears_of_the_death, -1);
+    one_round(&many[1], hears_of_the_death, -1);
+    munmap((void *)longest_us, sizeof *longest_us);
+}
+
+/* A rank leaves in order; everybody hears of it, and nobody takes it for dead. */
+static void hears_of_the_departure(struct harness_rank *r)
+{
+    struct mesh_xfer x;
+    char byte;
+
+    harness_barrier(r);
+    if (r->rank == VICTIM)
+        return;
+    mesh_recv(r->mesh, VICTIM, 9, &byte, 1, &x);
+    CHECK_EQ((int)harness_wait(r->mesh, &x), HVD_SHUTDOWN);
+    CHECK(mesh_has_left(r->mesh, VICTIM));
+    CHECK(mesh_verdict(r->mesh) == NULL);
+    atomic_fetch_add(harness_word(r, 2), 1);
+    while (atomic_load(harness_word(r, 2)) < (uint64_t)r->size - 1) {
+        CHECK(mesh_verdict(r->mesh) == NULL);
+        mesh_progress(r->mesh);
+        sched_yield();
+    }
+}
+
+TEST(a_departure_is_known_on_many_hosts, .limit_s = 60)
+{
+    harness_run_processes(&(struct harness){.size = 40, .hosts = 20, .heartbeat_s = 2},
+                          hears_of_the_departure, NULL);
+}
+
 /* ---- Forks ------------------------------------------------------------------------- */
 
 static void *fork_often(void *context)
@@ -414,7 +485,7 @@ static int count_left(const char *directory)
     int count = 0;
 
     for (struct dirent *e; d != NULL && (e = readdir(d)) != NULL;)
-        count += strncmp(e->d_name, "hvd-", 4) == 0;
+        count += strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0;
     if (d != NULL)
         closedir(d);
     return count;
@@ -428,39 +499,28 @@ static void killed_while_meeting(struct harness_rank *r)
     CHECK(r->err.rank == VICTIM || (r->rank == 2 && r->err.rank == 0));
 }
 
-/* The one who holds the meeting is killed in it, and cannot clean up. */
+/* The one who holds the meeting ends in it and cannot clean up: there is nothing to. */
 static void die(struct harness_rank *r)
 {
     kill(getpid(), SIGKILL);
 }
 
-TEST(the_next_job_removes_what_a_killed_one_left)
-{
-    char directory[] = "/tmp/hvd_test_XXXXXX";
-    struct harness h = {.size = 2, .fault = "meet.accept kill", .timeout_s = 1,
-                        .may_fail = true};
-    int statuses[HARNESS_RANKS];
-
-    CHECK(mkdtemp(directory) != NULL);
-    setenv("XDG_RUNTIME_DIR", directory, 1);
-    harness_run_processes(&h, die, statuses);
-    CHECK(WIFSIGNALED(statuses[0]));
-    CHECK_EQ(count_left(directory), 1);
-    harness_run_processes(&(struct harness){.size = 2}, (harness_fn)harness_barrier, NULL);
-    CHECK_EQ(count_left(directory), 0);
-    CHECK_EQ(rmdir(directory), 0);
-}
-
 TEST(nothing_is_left_in_the_file_system)
 {
     char directory[] = "/tmp/hvd_test_XXXXXX";
+    struct harness one = {.size = 2, .fault = "meet.accept kill", .timeout_s = 1,
+                          .may_fail = true};
     struct harness h = {.size = 3, .may_fail = true, .timeout_s = 20,
                         .fault = "meet.connect rank=1 kill"};
     int statuses[HARNESS_RANKS];
 
     CHECK(mkdtemp(directory) != NULL);
     setenv("XDG_RUNTIME_DIR", directory, 1);
+    setenv("TMPDIR", directory, 1);
     harness_run_processes(&(struct harness){.size = 3}, (harness_fn)harness_barrier, NULL);
+    CHECK_EQ(count_left(directory), 0);
+    harness_run_processes(&one, die, statuses);
+    CHECK(WIFSIGNALED(statuses[0]));
     CHECK_EQ(count_left(directory), 0);
     harness_run_processes(&h, killed_while_meeting, statuses);
     CHECK(WIFSIGNALED(statuses[VICTIM]));

@@ -14,7 +14,7 @@
 
 #include <pthread.h>
 
-#define HARNESS_RANKS 16
+#define HARNESS_RANKS 64
 
 struct harness_rank;
 
@@ -24,6 +24,7 @@ struct harness {
     const int *host_of;                 /* by rank, instead of rank % hosts */
     bool shm_disable;
     bool processes;                     /* instead of threads */
+    bool connect;                       /* data links to all, before the body */
     bool no_goodbye;                    /* close without one */
     const char *security;               /* NULL: auth */
     double heartbeat_s;                 /* 0: default */

@@ -242,7 +242,7 @@ static void share_memory(struct sim *s, struct mesh *m, int *region_fds)
 
     h->count = t->local_size;
     h->self = t->local_rank;
-    region_layout(&h->layout, h->count, m->board_bytes);
+    region_layout(&h->layout, h->count, t->size, m->board_bytes);
     h->doorbells = calloc(n, sizeof *h->doorbells);
     h->arenas = calloc(n, sizeof *h->arenas);
     h->arena_bytes = calloc(n, sizeof *h->arena_bytes);

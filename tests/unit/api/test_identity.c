@@ -7,6 +7,7 @@
 
 static struct hvd_error err;
 static struct config conf;
+static struct identity who;
 
 static void clear(void)
 {
@@ -16,6 +17,8 @@ static void clear(void)
         "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE",
         "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "SLURM_PROCID",
         "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_NODELIST", "SLURM_JOB_ID",
+        "SLURM_STEP_ID", "SLURM_STEP_NUM_NODES", "TORCHELASTIC_RUN_ID",
+        "OMPI_MCA_ess_base_jobid", "PMIX_NAMESPACE", "HOROVOD_JOB_ID",
         "HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT",
         "HOROVOD_RENDEZVOUS_SERVE", "HOME"};
 
@@ -37,7 +40,7 @@ static enum hvd_status complete(const char *const *assignments)
     }
     config_release(&conf);
     CHECK_OK(config_read(&conf, &err), err);
-    return identity_complete(&conf, &err);
+    return identity_complete(&conf, &who, &err);
 }
 
 #define COMPLETE(...) complete((const char *[]){__VA_ARGS__, NULL})
@@ -79,9 +82,11 @@ TEST(open_mpi_on_one_host)
 
 TEST(open_mpi_on_several_hosts_needs_an_address)
 {
-    CHECK_OK(COMPLETE("OMPI_COMM_WORLD_RANK=3", "OMPI_COMM_WORLD_SIZE=4",
-                      "OMPI_COMM_WORLD_LOCAL_RANK=1", "OMPI_COMM_WORLD_LOCAL_SIZE=2"), err);
-    CHECK_STR(conf.rendezvous_addr, "");
+    CHECK_EQ((int)COMPLETE("OMPI_COMM_WORLD_RANK=3", "OMPI_COMM_WORLD_SIZE=4",
+                           "OMPI_COMM_WORLD_LOCAL_RANK=1", "OMPI_COMM_WORLD_LOCAL_SIZE=2"),
+             (int)HVD_INVALID);
+    CHECK_HAS(err.text, "horovodrun --mpi -np 4");
+    CHECK_HAS(err.text, "HOROVOD_GLOO_RENDEZVOUS_ADDR");
     CHECK_OK(COMPLETE("OMPI_COMM_WORLD_RANK=3", "OMPI_COMM_WORLD_SIZE=4",
                       "HOROVOD_GLOO_RENDEZVOUS_ADDR=10.0.0.1",
                       "HOROVOD_GLOO_RENDEZVOUS_PORT=99", "HOROVOD_RENDEZVOUS_SERVE=0"), err);
@@ -131,6 +136,36 @@ TEST(slurm)
     CHECK_EQ((int)conf.local_rank, -1);
     CHECK_STR(conf.rendezvous_addr, "gpu07");
     CHECK(conf.rendezvous_port >= 20000);
+}
+
+/* All ranks must call it the same, and no two jobs. */
+TEST(a_job_has_the_name_its_launcher_gives_it)
+{
+    char first[65];
+
+    CHECK_OK(COMPLETE("SLURM_PROCID=2", "SLURM_STEP_NUM_TASKS=4", "SLURM_JOB_ID=42",
+                      "SLURM_STEP_ID=7", "SLURM_STEP_NODELIST=a", "SLURM_STEP_NUM_NODES=1"),
+             err);
+    CHECK_STR(conf.job_id, "slurm 42.7");
+    CHECK_STR(who.launcher, "Slurm");
+    CHECK(who.one_host);
+    CHECK_OK(COMPLETE("RANK=3", "WORLD_SIZE=4", "LOCAL_RANK=1", "LOCAL_WORLD_SIZE=2",
+                      "MASTER_ADDR=node1", "MASTER_PORT=29500", "TORCHELASTIC_RUN_ID=r1"),
+             err);
+    CHECK_STR(conf.job_id, "torchrun r1 29501");
+    CHECK(!who.one_host);
+    CHECK_OK(COMPLETE("PMI_RANK=1", "PMI_SIZE=2", "MPI_LOCALRANKID=1", "MPI_LOCALNRANKS=2"),
+             err);
+    snprintf(first, sizeof first, "%s", conf.job_id);
+    CHECK_OK(COMPLETE("PMI_RANK=0", "PMI_SIZE=2", "MPI_LOCALRANKID=0", "MPI_LOCALNRANKS=2"),
+             err);
+    CHECK_STR(conf.job_id, first);
+    CHECK(who.one_host);
+    CHECK_OK(COMPLETE("PMI_RANK=0", "PMI_SIZE=2", "MPI_LOCALRANKID=0", "MPI_LOCALNRANKS=2",
+                      "HOROVOD_JOB_ID=mine"), err);
+    CHECK_STR(conf.job_id, "mine");
+    CHECK_OK(COMPLETE("HOROVOD_RANK=1", "HOROVOD_SIZE=2"), err);
+    CHECK(who.launcher == NULL);
 }
 
 TEST(a_batch_script_of_slurm_is_alone)

@@ -45,8 +45,9 @@ static inline struct negotiator *neg_make(int members, struct neg_options opt)
 
 static inline struct wire_request request_for(const char *name, enum hvd_op op)
 {
-    return (struct wire_request){.op = (uint8_t)op, .dtype = HVD_F32, .reduce = HVD_SUM,
-                                 .ndim = 1, .shape = {4}, .prescale = 1, .postscale = 1,
+    return (struct wire_request){.form = {.op = (uint8_t)op, .dtype = HVD_F32,
+                                          .reduce = HVD_SUM, .ndim = 1, .shape = {4},
+                                          .prescale = 1, .postscale = 1},
                                  .name = name, .name_bytes = (uint16_t)strlen(name),
                                  .problem = "", .splits = NULL};
 }

@@ -54,7 +54,7 @@ TEST(a_full_announcement_revokes_the_name)
     struct wire_request r = request_for("a", HVD_ALLREDUCE);
 
     neg_on_hit(n, 0, a, 1, neg_clock);
-    r.shape[0] = 8;
+    r.form.shape[0] = 8;
     r.revoked = a + 1;
     r.revoked_seq = 1;
     announce(n, 1, r);
@@ -147,7 +147,7 @@ TEST(what_varies_is_not_cached)
     static const uint8_t splits[16] = {2, [8] = 2};
 
     announce(n, 0, r);
-    r.shape[0] = 5;
+    r.form.shape[0] = 5;
     announce(n, 1, r);
     CHECK_EQ(emit(n), 1);
     CHECK_EQ(answers[0].numbers[0], 0);
@@ -155,6 +155,28 @@ TEST(what_varies_is_not_cached)
     r.splits = splits;
     r.split_count = 2;
     CHECK_EQ(run_once(n, 2, r), 0);
+    neg_free(n);
+}
+
+TEST(what_varies_is_cached_where_sizes_are_open)
+{
+    struct negotiator *n = neg_make(2, (struct neg_options){.cache_capacity = 4,
+                                                            .open_sizes = true});
+    struct wire_request r = request_for("g", HVD_ALLGATHER);
+
+    announce(n, 0, r);
+    r.form.shape[0] = 5;
+    announce(n, 1, r);
+    CHECK_EQ(emit(n), 1);
+    CHECK(answers[0].numbers[0] > 0);
+    r = request_for("e", HVD_ALLGATHER);
+    r.form.ndim = 2;
+    r.form.shape[1] = 0;                /* its bytes do not tell its rows */
+    announce(n, 0, r);
+    r.form.shape[0] = 5;
+    announce(n, 1, r);
+    CHECK_EQ(emit(n), 1);
+    CHECK_EQ(answers[0].numbers[0], 0);
     neg_free(n);
 }
 

@@ -13,8 +13,8 @@ static struct wire_request sized(const char *name, int64_t elements, enum hvd_dt
 {
     struct wire_request r = request_for(name, HVD_ALLREDUCE);
 
-    r.shape[0] = elements;
-    r.dtype = (uint8_t)dtype;
+    r.form.shape[0] = elements;
+    r.form.dtype = (uint8_t)dtype;
     return r;
 }
 
@@ -100,13 +100,13 @@ TEST(only_what_is_alike_fuses)
 
     both(n, sized("a", 4, HVD_F32));
     r = sized("b", 4, HVD_F32);
-    r.reduce = HVD_MAX;
+    r.form.reduce = HVD_MAX;
     both(n, r);
     r = sized("c", 4, HVD_F32);
-    r.prescale = 0.5;
+    r.form.prescale = 0.5;
     both(n, r);
     r = sized("d", 4, HVD_F32);
-    r.op = HVD_REDUCESCATTER;
+    r.form.op = HVD_REDUCESCATTER;
     both(n, r);
     CHECK_EQ(emit(n), 4);
     neg_free(n);
@@ -119,12 +119,12 @@ TEST(small_broadcasts_of_one_root_fuse)
 
     for (int i = 0; i < 3; i++) {
         r.name = (const char *[]){"a", "b", "c"}[i];
-        r.root = i == 1;
+        r.form.root = i == 1;
         both(n, r);
     }
     CHECK_EQ(emit(n), 2);
     CHECK_STR(answers[0].text, "a c");
-    CHECK_EQ(answers[1].batch.root, 1);
+    CHECK_EQ(answers[1].batch.form.root, 1);
     neg_free(n);
 }
 

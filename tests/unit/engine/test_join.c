@@ -70,7 +70,7 @@ TEST(barrier_with_joined_ranks)
     announce(n, 1, request_for("barrier.noname", HVD_BARRIER));
     CHECK_EQ(emit(n), 1);
     CHECK_EQ(answers[0].kind, RESPONSE_EXECUTE);
-    CHECK_EQ(answers[0].batch.op, HVD_BARRIER);
+    CHECK_EQ(answers[0].batch.form.op, HVD_BARRIER);
     neg_free(n);
 }
 
@@ -80,14 +80,14 @@ TEST(joined_ranks_learn_operation_and_size)
     struct negotiator *n = neg_make(2, plain);
     struct wire_request r = request_for("m", HVD_ALLREDUCE);
 
-    r.reduce = HVD_MIN;
-    r.dtype = HVD_F64;
+    r.form.reduce = HVD_MIN;
+    r.form.dtype = HVD_F64;
     join(n, 1);
     emit(n);
     announce(n, 0, r);
     CHECK_EQ(emit(n), 1);
-    CHECK_EQ(answers[0].batch.reduce, HVD_MIN);
-    CHECK_EQ(answers[0].batch.dtype, HVD_F64);
+    CHECK_EQ(answers[0].batch.form.reduce, HVD_MIN);
+    CHECK_EQ(answers[0].batch.form.dtype, HVD_F64);
     neg_free(n);
 }
 
@@ -117,7 +117,7 @@ TEST(a_member_that_joins_owes_nothing)
     struct negotiator *n = neg_make(3, plain);
     struct wire_request odd = request_for("x", HVD_ALLREDUCE);
 
-    odd.shape[0] = 9;
+    odd.form.shape[0] = 9;
     announce_named(n, 0, "x");
     announce(n, 1, odd);                /* 2 owes the announcement of a failed x */
     CHECK_EQ(emit(n), 1);
@@ -158,8 +158,8 @@ static struct wire_request set_request(const char *name, const int *ranks, uint3
     for (uint32_t i = 0; i < count; i++)
         for (int k = 0; k < 8; k++)
             splits[8 * i + (uint32_t)k] = (uint8_t)((uint64_t)(int64_t)ranks[i] >> (8 * k));
-    r.op = OP_SET_ADD;
-    r.ndim = 0;
+    r.form.op = OP_SET_ADD;
+    r.form.ndim = 0;
     r.splits = splits;
     r.split_count = count;
     return r;
@@ -177,8 +177,8 @@ static bool remove_set(struct negotiator *n, int id)
 {
     struct wire_request r = set_request("set.remove", NULL, 0);
 
-    r.op = OP_SET_REMOVE;
-    r.root = id;
+    r.form.op = OP_SET_REMOVE;
+    r.form.root = id;
     for (int m = 0; m < 4; m++)
         announce(n, m, r);
     CHECK_EQ(emit(n), 1);

@@ -19,7 +19,7 @@ TEST(ready_when_all_have_announced)
     CHECK_EQ(emit(n), 1);
     CHECK_EQ(answers[0].kind, RESPONSE_EXECUTE);
     CHECK_STR(answers[0].text, "a");
-    CHECK_EQ(answers[0].batch.op, HVD_ALLREDUCE);
+    CHECK_EQ(answers[0].batch.form.op, HVD_ALLREDUCE);
     CHECK_EQ(answers[0].numbers[0], 0);
     neg_free(n);
 }
@@ -81,8 +81,8 @@ TEST(check_1_data_type)
 {
     struct wire_request a = like("x", HVD_ALLREDUCE), b = like("x", HVD_ALLGATHER);
 
-    b.dtype = HVD_I32;                  /* also another operation and shape: 1 wins */
-    b.shape[0] = 9;
+    b.form.dtype = HVD_I32;                  /* also another operation and shape: 1 wins */
+    b.form.shape[0] = 9;
     check_differ(a, b, HVD_MISMATCH, "data types: rank 10 has float32",
                  "rank 11 has int32");
 }
@@ -91,11 +91,11 @@ TEST(check_2_operation)
 {
     struct wire_request a = like("x", HVD_ALLREDUCE), b = like("x", HVD_BROADCAST);
 
-    b.shape[0] = 9;
+    b.form.shape[0] = 9;
     check_differ(a, b, HVD_MISMATCH, "operations: rank 10 has ALLREDUCE",
                  "rank 11 has BROADCAST");
     b = like("x", HVD_ALLREDUCE);
-    b.reduce = HVD_ADASUM;
+    b.form.reduce = HVD_ADASUM;
     check_differ(a, b, HVD_MISMATCH, "ALLREDUCE", "ADASUM");
 }
 
@@ -106,11 +106,11 @@ TEST(check_3_shape)
     for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
         struct wire_request a = like("x", ops[i]), b = like("x", ops[i]);
 
-        a.ndim = 2;
-        a.shape[0] = 17;
-        a.shape[1] = 3;
-        b.shape[0] = 51;
-        b.prescale = 2;                 /* 4 comes later */
+        a.form.ndim = 2;
+        a.form.shape[0] = 17;
+        a.form.shape[1] = 3;
+        b.form.shape[0] = 51;
+        b.form.prescale = 2;                 /* 4 comes later */
         check_differ(a, b, HVD_MISMATCH, "shapes: rank 10 has [17, 3]",
                      "rank 11 has [51]");
     }
@@ -120,12 +120,12 @@ TEST(check_4_factors)
 {
     struct wire_request a = like("x", HVD_ALLREDUCE), b = a;
 
-    b.prescale = 0.5;
-    b.reduce = HVD_MAX;                 /* 5 comes later */
+    b.form.prescale = 0.5;
+    b.form.reduce = HVD_MAX;                 /* 5 comes later */
     check_differ(a, b, HVD_MISMATCH, "rank 10 has prescale 1 postscale 1",
                  "rank 11 has prescale 0.5 postscale 1");
     b = a;
-    b.postscale = 3;
+    b.form.postscale = 3;
     check_differ(a, b, HVD_MISMATCH, "factors", "postscale 3");
 }
 
@@ -133,8 +133,8 @@ TEST(check_5_reduction)
 {
     struct wire_request a = like("x", HVD_ALLREDUCE), b = a;
 
-    b.reduce = HVD_MAX;
-    b.device = 1;                       /* 10 comes later */
+    b.form.reduce = HVD_MAX;
+    b.form.device = 1;                       /* 10 comes later */
     check_differ(a, b, HVD_MISMATCH, "reduction ops: rank 10 has Sum",
                  "rank 11 has Max");
 }
@@ -153,7 +153,7 @@ TEST(check_6_joined_ranks)
         struct negotiator *n = neg_make(3, plain);
         struct wire_request a = like("x", ops[i]);
 
-        a.ndim = ops[i] == HVD_BROADCAST;       /* a scalar, too: 7 comes later */
+        a.form.ndim = ops[i] == HVD_BROADCAST;       /* a scalar, too: 7 comes later */
         join(n, 2);
         CHECK_EQ(emit(n), 1);
         announce(n, 0, a);
@@ -178,18 +178,18 @@ TEST(check_7_dimensions)
     for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
         struct wire_request a = like("x", ops[i]), b = a;
 
-        b.shape[0] = 400;
-        b.ndim = a.ndim = 3;
-        a.shape[1] = b.shape[1] = 5;
-        a.shape[2] = 6;
-        b.shape[2] = 7;
-        b.device = 1;
+        b.form.shape[0] = 400;
+        b.form.ndim = a.form.ndim = 3;
+        a.form.shape[1] = b.form.shape[1] = 5;
+        a.form.shape[2] = 6;
+        b.form.shape[2] = 7;
+        b.form.device = 1;
         check_differ(a, b, HVD_MISMATCH, "sizes of dimension 2: rank 10 has 6",
                      "rank 11 has 7");
-        b.ndim = 2;
+        b.form.ndim = 2;
         check_differ(a, b, HVD_MISMATCH, "rank 10 has 3 dimensions",
                      "rank 11 has 2 dimensions");
-        a.ndim = 0;
+        a.form.ndim = 0;
         check_differ(b, a, HVD_MISMATCH, "rank-zero", "scalar");
     }
 }
@@ -198,8 +198,8 @@ TEST(check_9_root)
 {
     struct wire_request a = like("x", HVD_BROADCAST), b = a;
 
-    b.root = 1;
-    b.device = 1;
+    b.form.root = 1;
+    b.form.device = 1;
     check_differ(a, b, HVD_MISMATCH, "root ranks: rank 10 has 10", "rank 11 has 11");
 }
 
@@ -207,7 +207,7 @@ TEST(check_10_device)
 {
     struct wire_request a = like("x", HVD_ALLREDUCE), b = a;
 
-    b.device = 1;
+    b.form.device = 1;
     check_differ(a, b, HVD_MISMATCH, "rank 10 has CPU", "rank 11 has GPU");
 }
 
@@ -226,7 +226,7 @@ TEST(first_dimensions_of_allgather_may_differ)
     struct wire_request r = like("x", HVD_ALLGATHER);
 
     for (int m = 0; m < 3; m++) {
-        r.shape[0] = 5 + m;
+        r.form.shape[0] = 5 + m;
         announce(n, m, r);
     }
     CHECK_EQ(emit(n), 1);
@@ -245,7 +245,7 @@ TEST(alltoall_tells_the_rows_of_all)
     for (int m = 0; m < 2; m++) {
         struct wire_request r = like("x", HVD_ALLTOALL);
 
-        r.shape[0] = 4 + 2 * m;
+        r.form.shape[0] = 4 + 2 * m;
         r.splits = splits[m];
         r.split_count = 2;
         announce(n, m, r);
@@ -287,7 +287,7 @@ TEST(late_members_get_the_same_error_once)
     struct wire_request odd = like("x", HVD_ALLREDUCE);
     char first[2048];
 
-    odd.shape[0] = 5;
+    odd.form.shape[0] = 5;
     announce_named(n, 0, "x");
     announce(n, 1, odd);                /* fails for 0 and 1; 2 and 3 are owed */
     CHECK_EQ(emit(n), 1);
@@ -315,7 +315,7 @@ TEST(failures_in_a_row_are_owed_in_a_row)
     struct negotiator *n = neg_make(3, plain);
     struct wire_request odd = like("x", HVD_ALLREDUCE);
 
-    odd.dtype = HVD_I64;
+    odd.form.dtype = HVD_I64;
     for (int i = 0; i < 3; i++) {
         announce_named(n, 0, "x");
         announce(n, 1, odd);

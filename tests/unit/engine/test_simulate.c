@@ -3,10 +3,11 @@
  *
  * A seed gives a job (ranks, hosts, delays, cache capacity, fusion) and a program that all
  * ranks run in the same order but at their own pace: operations with names that repeat and
- * change shape, on the global set and on others, disagreements, ranks that cannot take part,
+ * change shape, allgathers and alltoalls whose sizes change from step to step, on the global
+ * set and on others, disagreements, ranks that cannot take part,
  * epochs in which ranks join early, sets that come and go (in some seeds while operations of
  * theirs are under way), and in some seeds a crash or a rank that leaves.  Hosts have any
- * number of ranks, and in some seeds no common memory.
+ * number of ranks, and in some seeds no common memory; the tree of hosts is a chain, or flat.
  *
  * Safety, at every completion: the right values, or the right error on the right ranks; when
  * a rank leaves or a set is removed, an operation completes on all (others) that have
@@ -29,8 +30,8 @@
 #define COUNT_MAX 3000
 #define FLIGHT_MAX 6
 
-enum kind { SUM, GATHER, SCATTER, CAST, MEET, GROUP, WRONG_SHAPE, WRONG_TYPE, PROBLEM, ADD, REMOVE,
-            JOIN, KIND_COUNT };
+enum kind { SUM, GATHER, TRADE, SCATTER, CAST, MEET, GROUP, WRONG_SHAPE, WRONG_TYPE, PROBLEM,
+            ADD, REMOVE, JOIN, KIND_COUNT };
 
 /* One line of the program. */
 struct step {
@@ -124,7 +125,7 @@ static int member_of_set(struct world *w, int set)
     return rank;
 }
 
-/* The same shape often: cached.  Between hosts small ones are swapped, large ones are not. */
+/* The same shape often: cached.  Between hosts small ones are eager, large ones are not. */
 static int usual_count(const struct step *s)
 {
     return s->name[1] % 2 == 0 ? 8 : 300;
@@ -132,8 +133,8 @@ static int usual_count(const struct step *s)
 
 static void add_plain(struct world *w, int set)
 {
-    static const enum kind kinds[] = {SUM, SUM, SUM, SUM, SUM, GATHER, GATHER, SCATTER,
-                                      SCATTER, CAST, MEET, GROUP,
+    static const enum kind kinds[] = {SUM, SUM, SUM, SUM, SUM, GATHER, GATHER, TRADE, TRADE,
+                                      SCATTER, SCATTER, CAST, MEET, GROUP,
                                       WRONG_SHAPE, WRONG_TYPE, PROBLEM};
     struct step *s = add_step(w, kinds[below(w, sizeof kinds / sizeof kinds[0])]);
 
@@ -143,7 +144,11 @@ static void add_plain(struct world *w, int set)
         s->kind = SUM;                  /* while cached operations are under way */
         s->name[1] = (char)('0' + below(w, 3));
     }
-    if ((s->kind == SUM || s->kind == SCATTER || s->kind == CAST) &&
+    if ((s->kind == GATHER || s->kind == TRADE) && below(w, 3) > 0) {
+        s->name[0] = s->kind == GATHER ? 'g' : 'a';     /* the same operation: cached */
+        s->name[1] = (char)('0' + below(w, 2));
+    }
+    if ((s->kind == SUM || s->kind == SCATTER || s->kind == CAST || s->kind == GATHER) &&
         below(w, w->leaver >= 0 || w->hasty ? 8 : 2))
         s->count = usual_count(s);
     if ((s->kind == WRONG_SHAPE || s->kind == WRONG_TYPE) &&
@@ -224,6 +229,18 @@ static int64_t expected_sum(const struct world *w, const struct step *s, int ste
     return sum;
 }
 
+/* Rows that a rank brings to an allgather: sometimes the same as in the step before. */
+static int rows_of(const struct step *s, int step, int rank)
+{
+    return s->count + (rank + step / 4) % 3;
+}
+
+/* Rows that rank `from` sends to rank `to` in an alltoall. */
+static int traded(const struct step *s, int step, int from, int to)
+{
+    return s->count % 2 == 0 ? 2 : (s->count + 3 * from + 5 * to + step / 4) % 6;
+}
+
 /* ---- Submitting ----------------------------------------------------------------------- */
 
 static bool name_in_flight(const struct world *w, const struct rank *r, int step)
@@ -246,6 +263,7 @@ static enum hvd_status submit_op(struct world *w, int rank, struct flight *f, in
     const struct step *s = &w->steps[step];
     struct rank *r = &w->ranks[rank];
     struct hvd_request req[2];
+    int64_t splits[RANKS_MAX];
 
     memset(req, 0, sizeof req);
     req[0] = (struct hvd_request){.size = sizeof req[0], .op = HVD_ALLREDUCE,
@@ -254,7 +272,15 @@ static enum hvd_status submit_op(struct world *w, int rank, struct flight *f, in
                                   .input = f->in, .output = f->out,
                                   .process_set = s->set ? r->set_ids[s->set] : 0};
     if (s->kind == GATHER)
-        req[0].op = HVD_ALLGATHER, req[0].output = NULL, req[0].shape[0] += rank % 3;
+        req[0].op = HVD_ALLGATHER, req[0].output = NULL,
+        req[0].shape[0] = rows_of(s, step, rank);
+    if (s->kind == TRADE) {
+        req[0].op = HVD_ALLTOALL, req[0].output = NULL, req[0].shape[0] = 0;
+        for (int k = 0, n = 0; k < w->size; k++)
+            if (is_member(w, s->set, k))
+                req[0].shape[0] += splits[n++] = traded(s, step, rank, k);
+        req[0].splits = s->count % 2 == 0 ? NULL : splits;
+    }
     if (s->kind == SCATTER)
         req[0].op = HVD_REDUCESCATTER, req[0].output = NULL;
     if (s->kind == CAST)
@@ -293,7 +319,7 @@ static enum hvd_status submit_set(struct world *w, int rank, struct flight *f, i
 
 static void fill(const struct world *w, struct flight *f, int rank, int step)
 {
-    int n = w->steps[step].count + 4;
+    int n = w->steps[step].count + 6 * RANKS_MAX;
 
     f->in = malloc((size_t)n * 8);
     f->out = calloc((size_t)n, 8);
@@ -377,12 +403,36 @@ static void check_gather(struct world *w, struct rank *r, const struct flight *f
     CHECK_OK(engine_output(r->engine, f->handle, 0, false, &out, &err), err);
     at = out.data;
     for (int k = 0; k < w->size; k++) {
-        int n = s->count + k % 3;
+        int n = rows_of(s, f->step, k);
 
         if (!is_member(w, s->set, k))
             continue;
         for (int i = 0; i < n; i++)
             CHECK_EQ(*at++, value(k, f->step, i));
+    }
+    CHECK_EQ(out.shape[0], (int64_t)(at - (const int64_t *)out.data));
+}
+
+static void check_trade(struct world *w, int rank, const struct flight *f,
+                        const struct step *s)
+{
+    struct hvd_output out = {.size = sizeof out};
+    struct hvd_error err;
+    const int64_t *at;
+    int n = 0;
+
+    CHECK_OK(engine_output(w->ranks[rank].engine, f->handle, 0, false, &out, &err), err);
+    at = out.data;
+    for (int k = 0; k < w->size; k++) {
+        int begin = 0;
+
+        if (!is_member(w, s->set, k))
+            continue;
+        for (int to = 0; to < rank; to++)
+            begin += is_member(w, s->set, to) ? traded(s, f->step, k, to) : 0;
+        for (int i = 0; i < traded(s, f->step, k, rank); i++)
+            CHECK_EQ(*at++, value(k, f->step, begin + i));
+        CHECK_EQ(out.splits[n++], (int64_t)traded(s, f->step, k, rank));
     }
     CHECK_EQ(out.shape[0], (int64_t)(at - (const int64_t *)out.data));
 }
@@ -412,6 +462,8 @@ static void check_values(struct world *w, int rank, const struct flight *f)
 
     if (s->kind == GATHER)
         check_gather(w, &w->ranks[rank], f, s);
+    if (s->kind == TRADE)
+        check_trade(w, rank, f, s);
     if (s->kind == SCATTER)
         check_scatter(w, rank, f, s);
     for (int i = 0; i < s->count && (s->kind == SUM || s->kind == GROUP); i++)
@@ -504,6 +556,7 @@ static void make_engines(struct world *w, struct sim *sim)
     int capacity = below(w, 3) == 0 ? below(w, 3) : 64;
     double window_ms = below(w, 2);
     bool fusion = below(w, 4) != 0;
+    int fanout = (int[]){1, 1, 2, 16}[below(w, 4)];     /* 1: a chain of hosts */
 
     for (int i = 0; i < w->size; i++) {
         struct rank *r = &w->ranks[i];
@@ -513,6 +566,7 @@ static void make_engines(struct world *w, struct sim *sim)
         CHECK_OK(config_read(&r->conf, &err), err);
         r->conf.cache_capacity = capacity;
         r->conf.cycle_time_ms = window_ms;
+        r->conf.tree_fanout = fanout;
         if (!fusion)
             r->conf.fusion_threshold = 0;
         opt.mesh = r->mesh = sim_mesh(sim, i);

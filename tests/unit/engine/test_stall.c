@@ -1,4 +1,5 @@
 /* test_stall.c: when a stall is asked about, reported and ends the job, and its words. */
+#include "base/error.h"
 #include "engine/stall.h"
 
 #include "check.h"
@@ -134,7 +135,8 @@ TEST(the_report_names_missing_ranks_and_tensors)
     struct stall_times t = times(60, 0);
     bool one[4] = {false, true}, two[4] = {false, true, true}, young[4] = {true};
     struct stall_wait waits[] = {
-        {"grad/1", 10 * S, two}, {"gra\nd/2", 12 * S, one}, {"new", 80 * S, young}};
+        {"grad/1", 10 * S, two, false, 0, 0}, {"gra\nd/2", 12 * S, one, false, 0, 0},
+        {"new", 80 * S, young, false, 0, 0}};
     struct strbuf out;
 
     describe(&out, &t, waits, 3, 90 * S);
@@ -154,7 +156,7 @@ TEST(six_names_are_shown)
     struct strbuf out;
 
     for (int i = 0; i < 7; i++)
-        waits[i] = (struct stall_wait){&"abcdefg"[i], 1 * S, missing};
+        waits[i] = (struct stall_wait){&"abcdefg"[i], 1 * S, missing, false, 0, 0};
     describe(&out, &t, waits, 6, 10 * S);
     CHECK_HAS(out.text, "\n0: [abcdefg, bcdefg, cdefg, defg, efg, fg]");
     strbuf_release(&out);
@@ -167,7 +169,8 @@ TEST(ranks_beyond_the_limit_are_marked)
 {
     struct stall_times t = times(2, 5);
     bool early[4] = {false, true}, late[4] = {false, false, true};
-    struct stall_wait waits[] = {{"x", 10 * S, early}, {"y", 13 * S, late}};
+    struct stall_wait waits[] = {{"x", 10 * S, early, false, 0, 0},
+                                 {"y", 13 * S, late, false, 0, 0}};
     bool missing[4];
     struct strbuf out;
 
@@ -177,4 +180,47 @@ TEST(ranks_beyond_the_limit_are_marked)
     CHECK(stall_missing(waits, 2, 4, 5 * S, 16 * S, missing));
     CHECK(missing[1] && !missing[0] && !missing[2] && !missing[3]);
     CHECK(!stall_missing(waits, 2, 4, 7 * S, 16 * S, missing));
+}
+
+/* ---- One name for different kinds ---------------------------------------------------------- */
+
+static bool has_kinds(const struct stall_times *t, const struct stall_wait *waits, int count,
+                      uint64_t now_us)
+{
+    return stall_find_kinds(t, waits, count, 4, now_us) != NULL;
+}
+
+TEST(one_name_for_two_kinds_is_said)
+{
+    struct stall_times t = times(60, 0);
+    bool not_odd[4] = {true, false, true, false}, not_even[4] = {false, true, false, true};
+    struct stall_wait waits[] = {{"allreduce.x", 10 * S, not_even, false, HVD_ALLREDUCE, 0},
+                                 {"allgather.x", 11 * S, not_odd, false, HVD_ALLGATHER, 0}};
+    struct strbuf out;
+
+    CHECK(!has_kinds(&t, waits, 2, 69 * S));    /* they may come yet */
+    describe(&out, &t, waits, 2, 70 * S);
+    CHECK_HAS(out.text, "\nThe cause: the name x is used for different kinds of operation: "
+                        "allreduce by ranks 0, 2; allgather by ranks 1, 3.");
+    strbuf_release(&out);
+}
+
+TEST(kinds_are_not_blamed_for_a_rank_that_is_late)
+{
+    struct stall_times t = times(60, 0);
+    bool one[4] = {false, true}, two[4] = {true, true}, both[4] = {false, true};
+    struct stall_wait late[] = {{"allreduce.x", 10 * S, one, false, HVD_ALLREDUCE, 0},
+                                {"allgather.x", 10 * S, two, false, HVD_ALLGATHER, 0}};
+    struct stall_wait behind[] = {{"allreduce.x", 10 * S, one, false, HVD_ALLREDUCE, 0},
+                                  {"allgather.x", 10 * S, both, false, HVD_ALLGATHER, 0}};
+    bool zero[4] = {true};
+    struct stall_wait names[] = {{"allreduce.x", 10 * S, one, false, HVD_ALLREDUCE, 0},
+                                 {"allgather.y", 10 * S, zero, false, HVD_ALLGATHER, 0}};
+    struct stall_wait sets[] = {{"allreduce.x", 10 * S, one, false, HVD_ALLREDUCE, 0},
+                                {"allgather.x", 10 * S, zero, false, HVD_ALLGATHER, 1}};
+
+    CHECK(!has_kinds(&t, late, 2, 90 * S));
+    CHECK(!has_kinds(&t, behind, 2, 90 * S));
+    CHECK(!has_kinds(&t, names, 2, 90 * S));
+    CHECK(!has_kinds(&t, sets, 2, 90 * S));
 }

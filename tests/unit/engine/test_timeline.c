@@ -126,6 +126,29 @@ TEST(an_empty_timeline_has_its_header)
     done();
 }
 
+TEST(who_has_come_is_shown_once_while_it_waits)
+{
+    struct timeline *t = open_timeline(false);
+    struct timeline_key k = key("allreduce.x");
+
+    timeline_come(t, &k, 0);            /* nothing waits */
+    for (int turn = 0; turn < 2; turn++) {
+        timeline_negotiate(t, &k, "ALLREDUCE");
+        for (int i = 0; i < 3; i++)
+            timeline_come(t, &k, 7);
+        timeline_come(t, &k, 2);
+        timeline_begin(t, &k, "ALLREDUCE");
+        timeline_come(t, &k, 3);        /* that is the next turn, which it will see */
+        timeline_end(t, &k, NULL);
+    }
+    timeline_close(t);
+    read_file();
+    CHECK_EQ(count("\"ph\": \"X\", \"name\": \"7\""), 2);
+    CHECK_EQ(count("\"ph\": \"X\", \"name\": \"2\""), 2);
+    CHECK_EQ(count("\"ph\": \"X\""), 4);
+    done();
+}
+
 TEST(an_operation_in_the_order_of_the_contract)
 {
     struct timeline *t = open_timeline(false);

@@ -1,16 +1,16 @@
 /*
- * swap.pml: small cached tensors between hosts, taken back and ended; see
- * docs/design/002-swap.md.
+ * eager.pml: small cached tensors between hosts, taken back and ended; see
+ * docs/design/002-eager.md.
  *
  * N ranks, each a group of its own, run OPS operations of one name.  `shape` says which
  * tensor each operation has; it changes, so that a number has to be taken back while others
  * have come to its next turn.  Rank 0 is the coordinator and may also evict the number.
  * Links keep their order, but overtake each other.  One rank may leave when it is idle.
  *
- * I1  an operation ends in the same way on all ranks: by swap, or by response
+ * I1  an operation ends in the same way on all ranks: eagerly, or by response
  * I2  a number is taken back only by a promise that says how far its member came
  * I3  an item of the right number is of the turn after the last one of its sender
- * I4  when a rank leaves, an operation that was swapped is done on all that stay, or on none
+ * I4  when a rank leaves, an operation that was sent eagerly is done on all that stay, or on none
  * Every rank ends (the verifier finds any state in which ranks wait for ever).
  */
 #define N 3
@@ -27,9 +27,9 @@ chan response[N] = [6] of { mtype, byte, byte };
 chan link[9] = [6] of { byte, byte };
 
 bit shape[OPS];
-byte how[OPS];                  /* 0 not ended, 1 by swap, 2 by response */
-byte failed[OPS];               /* ranks on which it was swapped and did not end, as bits */
-byte done[OPS];                 /* ranks that have done it by swap, as bits */
+byte how[OPS];                  /* 0 not ended, 1 eagerly, 2 by response */
+byte failed[OPS];               /* ranks on which it was sent eagerly and did not end, as bits */
+byte done[OPS];                 /* ranks that have done it eagerly, as bits */
 bool farewell;                  /* a rank has left: */
 byte gone;                      /* this one, as a bit */
 hidden byte k, a, b;            /* of use within one atomic step only */
@@ -77,7 +77,7 @@ proctype Rank(byte me)
 {
     byte op = 0, seq = 0, known = 0, turn = 0, last[N];
     bit cached_shape = 0;
-    bool waiting = false, swapping = false, usable = false, said_last = false, counted = false;
+    bool waiting = false, eager = false, usable = false, said_last = false, counted = false;
     bool over[N];
 
     do
@@ -87,15 +87,15 @@ proctype Rank(byte me)
     :: atomic { !waiting && op < OPS && !farewell ->
         if
         :: usable && cached_shape == shape[op] ->
-            turn++; swapping = true; send_all(seq, turn)
+            turn++; eager = true; send_all(seq, turn)
         :: else ->
             request!me, (usable -> seq : 0), turn; usable = false
         fi;
         waiting = true }
     /* All have come. */
-    :: atomic { swapping && all_came ->
+    :: atomic { eager && all_came ->
         assert(how[op] != 2);                           /* I1 */
-        how[op] = 1; swapping = false; waiting = false; done[op] = done[op] | 1 << me;
+        how[op] = 1; eager = false; waiting = false; done[op] = done[op] | 1 << me;
         agree(op); op++ }
     /* Items; one whose number is not known yet waits. */
     :: atomic { me != 0 && nempty(link[me]) && can_take(0) -> take(0) }
@@ -104,7 +104,7 @@ proctype Rank(byte me)
     /* Responses. */
     :: atomic { response[me]?[EXECUTE, a, b] -> response[me]?EXECUTE(a, b);
         known = a;
-        assert(waiting && !swapping && how[op] != 1);                   /* I1 */
+        assert(waiting && !eager && how[op] != 1);                   /* I1 */
         how[op] = 2; seq = a; turn = 0; usable = true; cached_shape = shape[op];
         last[0] = 0; last[1] = 0; last[2] = 0;
         waiting = false; op++ }
@@ -112,9 +112,9 @@ proctype Rank(byte me)
         assert(a == seq);
         usable = false;
         if
-        :: swapping && turn > b ->                      /* start over, in full */
-            swapping = false; seq = 0; request!me, 0, 0
-        :: swapping && turn <= b -> skip                /* all have come to it */
+        :: eager && turn > b ->                      /* start over, in full */
+            eager = false; seq = 0; request!me, 0, 0
+        :: eager && turn <= b -> skip                /* all have come to it */
         :: else -> seq = 0
         fi }
     /* The coordinator: one request; eviction of a number that it has not started. */
@@ -138,9 +138,9 @@ proctype Rank(byte me)
     :: atomic { !farewell && !waiting && op > 0 -> farewell = true; gone = 1 << me;
         send_all(LAST, 0); said_last = true; break }
     :: atomic { farewell && !said_last -> said_last = true; send_all(LAST, 0) }
-    :: atomic { farewell && said_last && all_over && !(swapping && all_came) ->
+    :: atomic { farewell && said_last && all_over && !(eager && all_came) ->
         if
-        :: swapping -> failed[op] = failed[op] | 1 << me; agree(op)
+        :: eager -> failed[op] = failed[op] | 1 << me; agree(op)
         :: else
         fi;
         break }

@@ -1,6 +1,6 @@
 /*
- * bundle.pml: hits and responses through a leader, and the removal of the set while it is in
- * use; see docs/design/003-bundle.md.
+ * relay.pml: hits and responses through a leader, and the removal of the set while it is in
+ * use; see docs/design/003-relay.md.
  *
  * Rank 0 coordinates; rank 1 leads a second host, on which rank 2 is its mate.  Each rank
  * submits a cached operation up to OPS times, or stops early, and then asks for the removal,
@@ -47,7 +47,7 @@ proctype Rank(byte me)
         :: asked == N -> removal[0]!1; removal[1]!1; removal[2]!1
         :: else
         fi }
-    /* The leader bundles. */
+    /* The leader relays. */
     :: atomic { me == 1 && to_leader?[x] -> to_leader?x; of_mate++ }
     :: atomic { me == 1 && of_mate > 0 && own > 0 ->
         of_mate--; own--; to_coordinator!1 }

@@ -1,0 +1,10 @@
+/* full.h: what relay.c shares with full.c: entries that a CACHED response runs. */
+#ifndef HVD_ENGINE_FULL_H
+#define HVD_ENGINE_FULL_H
+
+#include "engine/engine_int.h"
+
+void full_wait(struct engine *e, struct entry *t, struct cached *c);
+void full_withdraw(struct entry *t);
+
+#endif
