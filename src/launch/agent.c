@@ -10,7 +10,9 @@
 #include "launch/agent.h"
 
 #include "base/log.h"
+#include "base/process.h"
 #include "launch/agent_int.h"
+#include "launch/agent_look.h"
 #include "launch/bind.h"
 #include "launch/reach.h"
 
@@ -18,6 +20,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -29,7 +32,8 @@
 #define STALL_MS 1000                   /* F41: workers never block longer */
 #define LOST_GRACE_MS 3000              /* so that nothing is left 5 s after the launcher */
 
-void agent_text(struct agent *agent, int level, const char *format, ...)
+static void __attribute__((format(printf, 3, 4)))
+agent_text(struct agent *agent, int level, const char *format, ...)
 {
     char text[1024];
     va_list args;
@@ -131,6 +135,62 @@ static void agent_lose(struct agent *agent)
     agent_stop(agent, LOST_GRACE_MS);
 }
 
+/* ---- signals of the user ---------------------------------------------------------- */
+
+static void pass_signal(struct agent *agent, int number)
+{
+    struct strbuf deaf;
+
+    if (number != SIGUSR1 && number != SIGUSR2)
+        return;
+    strbuf_init(&deaf);
+    list_each(node, &agent->workers) {
+        struct worker *w = list_entry(node, struct worker, node);
+
+        if (w->is_alive && spawn_pass_signal(w->pid, number) == 0)
+            strbuf_addf(&deaf, "%s%u", deaf.length > 0 ? ", " : "", w->rank);
+    }
+    if (deaf.length > 0)
+        agent_text(agent, LOG_WARN, "SIG%s was not passed to rank %s, which does not "
+                   "handle it", signal_name(number), deaf.text);
+    strbuf_release(&deaf);
+}
+
+/* ---- memory ----------------------------------------------------------------------- */
+
+/* Processes that the kernel of this machine has ended for lack of memory, in any cgroup;
+ * -1: it does not tell.  It counts before it kills. */
+static long count_oom_kills(void)
+{
+    FILE *file = fopen("/proc/vmstat", "re");
+    char line[128];
+    long count = -1;
+
+    if (file == NULL)
+        return -1;
+    while (count < 0 && fgets(line, sizeof line, file) != NULL)
+        if (strncmp(line, "oom_kill ", 9) == 0)
+            count = atol(line + 9);
+    fclose(file);
+    return count;
+}
+
+/* Why SIGKILL, if it is not from us. */
+static const char *explain_kill(const struct agent *agent)
+{
+    long count = count_oom_kills();
+
+    if (agent->phase >= PHASE_STOPPING)
+        return "";
+    if (count < 0)
+        return "killed; if nobody sent the signal, the kernel did for lack of memory: see "
+               "dmesg";
+    return count > agent->oom_kills
+               ? "killed, and the kernel has ended a process here for lack of memory "
+                 "(oom_kill in /proc/vmstat went up); dmesg names it"
+               : "";
+}
+
 /* ---- children --------------------------------------------------------------------- */
 
 static void on_child(uv_signal_t *handle, int number)
@@ -145,16 +205,32 @@ static void on_child(uv_signal_t *handle, int number)
         if (w == NULL)
             continue;
         if (WIFSIGNALED(status))
-            worker_ended(w, 128 + WTERMSIG(status), WTERMSIG(status), "");
+            worker_ended(w, 128 + WTERMSIG(status), WTERMSIG(status),
+                         WTERMSIG(status) == SIGKILL ? explain_kill(agent) : "");
         else
             worker_ended(w, WEXITSTATUS(status), 0, "");
     }
     agent_check_end(agent);
 }
 
+static void on_leave_limit(uv_timer_t *timer)
+{
+    agent_lose(timer->data);
+}
+
+/* The host is about to go (preemption).  An elastic job gets the time for a commit. */
 static void on_term(uv_signal_t *handle, int number)
 {
-    agent_lose(handle->data);
+    struct agent *agent = handle->data;
+
+    if (!agent->is_elastic || agent->is_leaving || agent->phase != PHASE_RUNNING) {
+        agent_lose(agent);
+        return;
+    }
+    agent->is_leaving = true;
+    agent_put_frame(duplex_out(&agent->channel), AGENT_NOTICE, NULL, 0);
+    duplex_flush(&agent->channel);
+    uv_timer_start(&agent->limit, on_leave_limit, agent->leave_ms, 0);
 }
 
 /* ---- output pressure -------------------------------------------------------------- */
@@ -205,6 +281,33 @@ static void on_reached(void *owner, const char *addr)
 
     agent_put_frame(duplex_out(&agent->channel), AGENT_REACHED, addr, strlen(addr) + 1);
     duplex_flush(&agent->channel);
+    reach_stop(agent->reach);           /* the server takes silence for a stranger's */
+    agent->reach = NULL;
+}
+
+static void on_desk(uv_poll_t *poll, int status, int events)
+{
+    struct agent *agent = poll->data;
+
+    key_desk_serve(agent->desk_fd, agent->key_fd);
+}
+
+/* Without a desk only workers behind a wrapper that closes descriptors are lost. */
+static enum hvd_status take_key(struct agent *agent, const uint8_t *key,
+                                struct hvd_error *err)
+{
+    struct hvd_error why = {.rank = -1};
+
+    TRY(hvd_key_descriptor(key, &agent->key_fd, err));
+    if (key_desk_open(agent->desk_name, &agent->desk_fd, &why) != HVD_OK) {
+        agent_text(agent, LOG_WARN, "%s", why.text);
+        agent->desk_name[0] = '\0';
+        return HVD_OK;
+    }
+    uv_poll_init(&agent->loop, &agent->desk, agent->desk_fd);
+    agent->desk.data = agent;
+    uv_poll_start(&agent->desk, UV_READABLE, on_desk);
+    return HVD_OK;
 }
 
 static enum hvd_status take_job(struct agent *agent, const char *body, size_t bytes,
@@ -216,7 +319,7 @@ static enum hvd_status take_job(struct agent *agent, const char *body, size_t by
     if (agent->phase != PHASE_IDLE)
         return error_set(err, HVD_PROTO, -1, "a second job for one agent");
     TRY_OUT(agent_get_job(body, bytes, &job, err));
-    memcpy(agent->key, job.key, HVD_KEY_BYTES);
+    TRY_OUT(take_key(agent, job.key, err));
     if (chdir(job.directory) != 0)
         agent_text(agent, LOG_WARN, "directory %s: %s; workers run in the login directory",
                    job.directory, strerror(errno));
@@ -225,7 +328,9 @@ static enum hvd_status take_job(struct agent *agent, const char *body, size_t by
     for (uint32_t i = 0; i < job.env_count; i++)
         env_put(&agent->common, job.env[i]);
     agent->bind = job.bind;
+    agent->is_elastic = env_get(&agent->common, "HOROVOD_ELASTIC") != NULL;
     agent->heartbeat_ms = job.heartbeat_ms;
+    agent->leave_ms = job.leave_ms;
     if (job.heartbeat_ms > 0)
         uv_timer_start(&agent->beat, on_beat, 0, 1000);
     if (job.has_payload)
@@ -283,11 +388,28 @@ static enum hvd_status take_words(struct agent *agent, unsigned type, const char
         agent_stop(agent, word);
     } else if (type == AGENT_PAUSE) {
         agent->is_paused = word;
+    } else if (type == AGENT_SIGNAL) {
+        pass_signal(agent, (int)word);
     } else {
         w = worker_find(agent, word);
         if (w != NULL)
             worker_feed(w, rest, rest_bytes);
     }
+    return HVD_OK;
+}
+
+static enum hvd_status take_end(struct agent *agent, const char *body, size_t bytes,
+                                struct hvd_error *err)
+{
+    uint32_t words[2];
+    struct worker *w;
+    size_t rest_bytes;
+    const char *rest;
+
+    TRY(agent_get_words(body, bytes, words, 2, &rest, &rest_bytes, err));
+    w = worker_find(agent, words[0]);
+    if (w != NULL)
+        worker_stop(w, words[1]);
     return HVD_OK;
 }
 
@@ -304,10 +426,15 @@ static enum hvd_status on_frame(struct duplex *ch, unsigned type, const char *bo
         return take_start(agent, body, bytes, err);
     case AGENT_PAYLOAD:
         return take_payload(agent, body, bytes, err);
+    case AGENT_END:
+        return take_end(agent, body, bytes, err);
     case AGENT_STOP:
     case AGENT_PAUSE:
     case AGENT_INPUT:
+    case AGENT_SIGNAL:
         return take_words(agent, type, body, bytes, err);
+    case AGENT_LOOK:
+        return agent_look_take(agent, body, bytes, err);
     case AGENT_PING:
         return HVD_OK;
     default:
@@ -372,6 +499,7 @@ static void release(struct agent *agent)
 {
     flush_last_words(agent);
     reach_stop(agent->reach);
+    agent_look_stop(agent);
     duplex_close(&agent->channel);
     uv_walk(&agent->loop, close_handle, NULL);
     uv_run(&agent->loop, UV_RUN_DEFAULT);
@@ -380,19 +508,23 @@ static void release(struct agent *agent)
         free(list_entry(node, struct worker, node));
     if (agent->payload_fd >= 0)
         close(agent->payload_fd);
-    explicit_bzero(agent->key, sizeof agent->key);
+    if (agent->key_fd >= 0)
+        close(agent->key_fd);
+    if (agent->desk_fd >= 0)
+        close(agent->desk_fd);
     env_release(&agent->common);
 }
 
 int agent_run(int in_fd, int out_fd, int stdin_fd)
 {
-    struct agent agent = {.stdin_fd = stdin_fd, .payload_fd = -1};
+    struct agent agent = {.stdin_fd = stdin_fd, .payload_fd = -1,
+                          .key_fd = -1, .desk_fd = -1,
+                          .oom_kills = count_oom_kills()};
     struct hvd_error err;
 
     signal(SIGPIPE, SIG_IGN);
     signal(SIGINT, SIG_IGN);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
-    prctl(PR_SET_NAME, "horovod-agent");
     list_init(&agent.workers);
     env_init(&agent.common);
     if (uv_loop_init(&agent.loop) != 0)

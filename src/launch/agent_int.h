@@ -5,6 +5,7 @@
 #include "base/list.h"
 #include "launch/duplex.h"
 #include "launch/env.h"
+#include "launch/key_desk.h"
 #include "launch/spawn.h"
 
 /* What is true in each phase of an agent. */
@@ -48,6 +49,7 @@ struct worker {
     struct strbuf input;
     size_t input_at;
     bool input_ends;                    /* after `input` is written */
+    uv_timer_t limit;                   /* until it is killed, after END */
 };
 
 struct agent {
@@ -58,20 +60,33 @@ struct agent {
     uv_timer_t stall;                   /* the launcher takes no output */
     uv_timer_t beat;
     enum agent_phase phase;
+    long oom_kills;                     /* of this machine when the agent began, -1: unknown */
     struct list workers;
     int alive;
     struct env common;                  /* of all workers */
-    uint8_t key[HVD_KEY_BYTES];
+    int key_fd;                         /* holds the job key, which is nowhere else here;
+                                         * -1: before the job */
+    int desk_fd;                        /* where workers ask for it, -1: nowhere */
+    uv_poll_t desk;
+    char desk_name[KEY_DESK_NAME];
     int stdin_fd;
     int payload_fd;                     /* memory that holds PAYLOAD; -1: none */
     bool bind;
+    bool is_elastic;                    /* one worker's end is not the job's */
+    bool is_leaving;                    /* the host was told to go, and the launcher, too */
     bool is_lost;                       /* the launcher has gone */
     bool is_blocked;                    /* streams are not read: too much is unsent */
     bool is_dropping;                   /* ... for too long: output is thrown away */
     bool is_paused;                     /* the launcher said it would be silent */
     uint64_t heard_ms;
     uint32_t heartbeat_ms;
+    uint32_t leave_ms;                  /* from notice to the end of the workers */
     struct reach *reach;                /* probe of the rendezvous, NULL: none */
+    struct {
+        struct survey *survey;          /* of the workers, for LOOK; NULL: none */
+        uint32_t id;                    /* of the question */
+        uint64_t asked_us;              /* when it came */
+    } look;
 };
 
 enum hvd_status worker_start(struct agent *agent, const struct agent_start *start,
@@ -83,9 +98,8 @@ struct worker *worker_find_pid(struct agent *agent, pid_t pid);
 void worker_feed(struct worker *worker, const char *bytes, size_t count);
 void worker_watch_all(struct agent *agent, bool on);
 void worker_close(struct worker *worker);       /* its descriptors */
+void worker_stop(struct worker *worker, uint32_t grace_ms);     /* this one only */
 
-void agent_text(struct agent *agent, int level, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
 /* Stops reading output when the launcher falls behind. */
 void agent_check_pressure(struct agent *agent);
 

@@ -123,6 +123,7 @@ void agent_put_job(struct strbuf *out, const struct agent_job *job)
     put_string(out, job->directory);
     put_u32(out, job->keep_environment);
     put_u32(out, job->heartbeat_ms);
+    put_u32(out, job->leave_ms);
     put_u32(out, job->has_payload);
     put_u32(out, job->bind);
     put_string(out, job->addrs);
@@ -245,12 +246,13 @@ enum hvd_status agent_get_job(const char *body, size_t bytes, struct agent_job *
     memset(job, 0, sizeof *job);
     if (bytes < HVD_KEY_BYTES)
         return short_body(&c, "the key");
-    memcpy(job->key, body, HVD_KEY_BYTES);
+    job->key = (const uint8_t *)body;
     c.at += HVD_KEY_BYTES;
     c.left -= HVD_KEY_BYTES;
     TRY(get_string(&c, &job->directory));
     TRY(get_u32(&c, &job->keep_environment));
     TRY(get_u32(&c, &job->heartbeat_ms));
+    TRY(get_u32(&c, &job->leave_ms));
     TRY(get_u32(&c, &job->has_payload));
     TRY(get_u32(&c, &job->bind));
     TRY(get_string(&c, &job->addrs));
@@ -279,7 +281,6 @@ enum hvd_status agent_get_start(const char *body, size_t bytes,
 
 void agent_job_release(struct agent_job *job)
 {
-    explicit_bzero(job->key, HVD_KEY_BYTES);
     free(job->env);
     job->env = NULL;
 }

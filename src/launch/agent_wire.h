@@ -11,7 +11,7 @@
 #include "base/strbuf.h"
 #include "horovod/driver.h"
 
-#define AGENT_PROTOCOL 1
+#define AGENT_PROTOCOL 2
 /* The agent's first bytes; text of login scripts before them is skipped. */
 #define AGENT_MAGIC "\001HVDAGENT1\n"
 #define AGENT_MAGIC_BYTES 11
@@ -37,7 +37,12 @@
     X(RESULT, "A: u32 rank, bytes the worker wrote to its result descriptor")          \
     X(EXIT, "A: u32 rank, u32 code, u32 signal, text")                                 \
     X(TEXT, "A: u8 kind (log level), a line for the user")                             \
-    X(DONE, "A: nothing is left on this host")
+    X(DONE, "A: nothing is left on this host")                                         \
+    X(SIGNAL, "L: u32 number of a signal for all workers, SIGUSR1 or SIGUSR2")         \
+    X(END, "L: u32 rank, u32 grace in ms: end this worker")                            \
+    X(NOTICE, "A: this host was told to go, its workers are to leave")                 \
+    X(LOOK, "L: u32 number, u32 what, u32 recent ms: how are the workers?")            \
+    X(SEEN, "A: u32 number, u64 us of LOOK, u64 us now, frames of look_message.h")
 
 enum agent_frame {
     AGENT_NONE,
@@ -56,10 +61,11 @@ struct agent_hello {
 };
 
 struct agent_job {
-    uint8_t key[HVD_KEY_BYTES];
+    const uint8_t *key;                 /* HVD_KEY_BYTES; decoded: within the body */
     const char *directory;
     uint32_t keep_environment;          /* 1: the agent's own environment lies below */
     uint32_t heartbeat_ms;              /* 0: the end of the channel is enough */
+    uint32_t leave_ms;                  /* what workers have when this host is to go */
     uint32_t has_payload;               /* 1: PAYLOAD frames follow */
     uint32_t bind;                      /* 1: bind ranks to CPUs when it helps */
     const char *addrs;                  /* rendezvous addresses, comma-separated */

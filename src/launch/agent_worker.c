@@ -10,9 +10,11 @@
 #include "launch/agent_int.h"
 
 #include "base/log.h"
+#include "base/process.h"
 #include "launch/bind.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -239,6 +241,9 @@ void worker_ended(struct worker *w, int code, int signal, const char *text)
 {
     w->is_alive = false;
     w->agent->alive--;
+    uv_timer_stop(&w->limit);
+    if (w->agent->is_elastic)           /* what it has left would go on beside the others */
+        kill(-w->pid, SIGKILL);
     for (int i = 0; i < STREAM_COUNT; i++) {
         size_t reads = 0;
 
@@ -254,10 +259,16 @@ void worker_ended(struct worker *w, int code, int signal, const char *text)
 static void make_env(struct agent *agent, const struct agent_start *start,
                      struct env *env)
 {
+    char self[PROCESS_NAME];
+
     env_copy(env, &agent->common);
     for (uint32_t i = 0; i < start->env_count; i++)
         env_put(env, start->env[i]);
+    if (process_name(getpid(), self))
+        env_set(env, "HOROVOD_AGENT", "%s", self);
     env_set(env, "HOROVOD_KEY_FD", "%d", SPAWN_KEY_FD);
+    if (agent->desk_name[0] != '\0')
+        env_set(env, "HOROVOD_KEY_SOCKET", "%s", agent->desk_name);
     if (agent->payload_fd >= 0) {
         env_set(env, "HOROVOD_RUN_FUNC_FD", "%d", SPAWN_PAYLOAD_FD);
         env_set(env, "HOROVOD_RUN_RESULT_FD", "%d", SPAWN_RESULT_FD);
@@ -268,7 +279,7 @@ static enum hvd_status launch(struct agent *agent, const struct agent_start *sta
                               struct spawn_process *proc, int input[2], int *code_p,
                               struct hvd_error *err)
 {
-    struct spawn_request req = {.args = start->args, .stdin_fd = -1, .key = agent->key,
+    struct spawn_request req = {.args = start->args, .stdin_fd = -1, .key_fd = agent->key_fd,
                                 .payload_fd = agent->payload_fd};
     enum hvd_status status = HVD_OK;
     cpu_set_t cpus;
@@ -293,6 +304,25 @@ static enum hvd_status launch(struct agent *agent, const struct agent_start *sta
     return status;
 }
 
+static void on_stop_limit(uv_timer_t *timer)
+{
+    struct worker *w = timer->data;
+
+    if (w->is_alive)
+        kill(-w->pid, SIGKILL);
+}
+
+void worker_stop(struct worker *w, uint32_t grace_ms)
+{
+    if (!w->is_alive)
+        return;
+    if (grace_ms > 0) {
+        kill(-w->pid, SIGTERM);
+        kill(-w->pid, SIGCONT);         /* a stopped one could not leave */
+    }
+    uv_timer_start(&w->limit, on_stop_limit, grace_ms, 0);
+}
+
 enum hvd_status worker_start(struct agent *agent, const struct agent_start *start,
                              struct hvd_error *err)
 {
@@ -314,6 +344,8 @@ enum hvd_status worker_start(struct agent *agent, const struct agent_start *star
     *w = (struct worker){.agent = agent, .rank = start->rank, .pid = proc.pid,
                          .is_alive = true, .input_fd = -1};
     strbuf_init(&w->input);
+    uv_timer_init(&agent->loop, &w->limit);
+    w->limit.data = w;
     list_append(&agent->workers, &w->node);
     agent->alive++;
     stream_open(w, STREAM_OUT, proc.out_fd);

@@ -4,6 +4,7 @@
  * 1. A write is tried at once; what the kernel does not take waits in `out` for the
  *    descriptor to become writable.
  * 2. After `lost` nothing is delivered and nothing is sent.
+ * 3. A frame may hold the job key: what was sent or delivered is wiped.
  */
 #include "launch/duplex.h"
 
@@ -20,6 +21,7 @@ static void drop_used(struct strbuf *buf, size_t *at_p)
         return;
     memmove(buf->text, buf->text + *at_p, buf->length - *at_p);
     buf->length -= *at_p;
+    explicit_bzero(buf->text + buf->length, *at_p);
     buf->text[buf->length] = '\0';
     *at_p = 0;
 }
@@ -95,6 +97,7 @@ static void on_readable(uv_poll_t *poll, int status, int events)
         return;
     }
     strbuf_add(&ch->in, bytes, (size_t)n);
+    explicit_bzero(bytes, (size_t)n);
     if (ch->in.failed) {
         error_set(&err, HVD_NOMEM, -1, "no memory for a frame");
         lose(ch, &err);
@@ -118,14 +121,12 @@ static void write_some(struct duplex *ch)
             ch->out_at = ch->out.length;
             break;
         }
+        explicit_bzero(ch->out.text + ch->out_at, (size_t)n);
         ch->out_at += (size_t)n;
     }
     if (ch->out_at == ch->out.length ||
-        (ch->out_at > (1u << 20) && ch->out_at > ch->out.length / 2)) {
-        /* The buffer has held the key. */
-        explicit_bzero(ch->out.text, ch->out_at);
+        (ch->out_at > (1u << 20) && ch->out_at > ch->out.length / 2))
         drop_used(&ch->out, &ch->out_at);
-    }
 }
 
 static void on_writable(uv_poll_t *poll, int status, int events)
@@ -144,6 +145,7 @@ static void on_writable(uv_poll_t *poll, int status, int events)
 void duplex_flush(struct duplex *ch)
 {
     if (ch->lost || ch->out_fd < 0) {
+        explicit_bzero(ch->out.text, ch->out.length);
         strbuf_clear(&ch->out);
         ch->out_at = 0;
         return;
@@ -189,6 +191,7 @@ enum hvd_status duplex_open(struct duplex *ch, uv_loop_t *loop, int in_fd, int o
 {
     strbuf_init(&ch->in);
     strbuf_init(&ch->out);
+    ch->in.is_secret = ch->out.is_secret = true;
     ch->loop = loop;
     ch->in_fd = in_fd;
     /* libuv watches a descriptor once. */
@@ -211,8 +214,6 @@ static void on_handle_closed(uv_handle_t *handle)
 
     if (--ch->handles > 0)
         return;
-    explicit_bzero(ch->in.text, ch->in.capacity);
-    explicit_bzero(ch->out.text, ch->out.capacity);
     strbuf_release(&ch->in);
     strbuf_release(&ch->out);
     if (ch->on_closed != NULL)

@@ -100,24 +100,6 @@ void env_set(struct env *env, const char *name, const char *format, ...)
     free(value);
 }
 
-void env_unset(struct env *env, const char *name)
-{
-    uintptr_t place = (uintptr_t)hash_remove(&env->places, name, strlen(name));
-
-    if (place == 0)
-        return;
-    wipe(env->items[place - 1]);
-    env->count--;
-    if (place - 1 != (uintptr_t)env->count) {
-        /* The last item moves into the gap. */
-        char *item = env->items[env->count];
-
-        env->items[place - 1] = item;
-        hash_put(&env->places, item, strcspn(item, "="), (void *)place);
-    }
-    env->items[env->count] = NULL;
-}
-
 const char *env_get(const struct env *env, const char *name)
 {
     uintptr_t place = (uintptr_t)hash_get(&env->places, name, strlen(name));

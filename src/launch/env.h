@@ -20,7 +20,6 @@ void env_copy(struct env *to, const struct env *from);
 void env_put(struct env *env, const char *assignment);
 void env_set(struct env *env, const char *name, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-void env_unset(struct env *env, const char *name);
 const char *env_get(const struct env *env, const char *name);
 
 /* This process's environment. */

@@ -3,6 +3,8 @@
  */
 #include "launch/launch_int.h"
 
+#include "base/process.h"
+
 #include <string.h>
 
 #define LINES_MAX 12
@@ -48,22 +50,22 @@ void failure_print(struct launch *job)
 {
     int rank = job->first_failed;
     const struct rank_state *r = &job->ranks[rank];
-    const char *name = r->signal > 0 ? sigabbrev_np(r->signal) : NULL;
+    const char *name = r->signal > 0 ? signal_name(r->signal) : NULL;
 
     output_say(job->output, 2,
                "Horovod detected that one or more processes exited with non-zero status, "
                "thus causing the job to be terminated. The first process to do so was:\n"
-               "Process name: %d\n"
-               "Exit code: %d", rank, r->code);
-    output_say(job->output, 2, "Host: %s",
-               job->settings->hosts.items[job->slots[rank].host].name);
+               "Process name: %s\n"
+               "Exit code: %d", r->name, r->code);
+    if (job->elastic == NULL)
+        output_say(job->output, 2, "Host: %s", launch_rank_host(job, rank));
     if (name != NULL)
-        output_say(job->output, 2, "Signal: SIG%s (%s)", name, sigdescr_np(r->signal));
+        output_say(job->output, 2, "Signal: SIG%s (%s)", name, strsignal(r->signal));
     if (r->text[0] != '\0')
         output_say(job->output, 2, "Reason: %s", r->text);
     if (job->signal != 0)
         output_say(job->output, 2, "The launcher was told to stop by SIG%s.",
-                   sigabbrev_np(job->signal));
+                   signal_name(job->signal));
     else
         print_tail(job, rank);
     if (output_path(job->output, rank)[0] != '\0')

@@ -5,6 +5,7 @@
  *    is NAME:SLOTS or [IPV6]:SLOTS.
  * 2. Hostfile: one "NAME [slots=N] [other=key ...]" per line; blank lines and the rest of
  *    a line after '#' are skipped; blanks around '=' are allowed; slots defaults to 1.
+ *    NAME may also be an item of rule 1; a name with several colons is an IPv6 address.
  * 3. A name that occurs again adds its slots to its first place.
  */
 #include "launch/hosts.h"
@@ -234,6 +235,27 @@ static enum hvd_status parse_keys(struct parser *p, const char *at, const char *
     }
 }
 
+/* "name:2" or "[address]:2" (but not "fd00::1:2", which is an address). */
+static bool is_item(const char *name, size_t bytes)
+{
+    const char *colon = memrchr(name, ':', bytes);
+
+    return colon != NULL && colon > name &&
+           (colon[-1] == ']' || memchr(name, ':', bytes) == colon);
+}
+
+/* Its slots stand in the name; nothing may follow that says otherwise. */
+static enum hvd_status parse_item_line(struct parser *p, const char *item, size_t bytes,
+                                       const char *end)
+{
+    int slots = 0;
+
+    TRY(parse_keys(p, item + bytes, end, &slots));
+    if (slots != 0)
+        return refuse(p, item, bytes, "the number of slots is given twice");
+    return parse_item(p, item, bytes);
+}
+
 static enum hvd_status parse_line(struct parser *p, const char *line, size_t bytes)
 {
     const char *comment = memchr(line, '#', bytes), *name = line, *end;
@@ -246,6 +268,8 @@ static enum hvd_status parse_line(struct parser *p, const char *line, size_t byt
     name_bytes = next_word(&name, end);
     if (name_bytes == 0)
         return HVD_OK;
+    if (is_item(name, name_bytes))
+        return parse_item_line(p, name, name_bytes, end);
     if (name_bytes > 2 && name[0] == '[' && name[name_bytes - 1] == ']') {
         if (!host_name_is_valid(name + 1, name_bytes - 2))
             return refuse(p, name, name_bytes, "not a host name");

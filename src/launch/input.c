@@ -12,7 +12,7 @@
 #define CHUNK 32768
 
 struct input {
-    struct tether *tether;
+    struct agent_link *link;
     uv_poll_t poll;
     bool has_poll;                      /* false: a file, which is always readable */
     int fd;
@@ -22,9 +22,9 @@ static void send_chunk(struct launch *job, const char *bytes, size_t count)
 {
     uint32_t rank = 0;
 
-    agent_put_words(duplex_out(&job->input->tether->channel), AGENT_INPUT, &rank, 1, bytes,
+    agent_put_words(duplex_out(&job->input->link->channel), AGENT_INPUT, &rank, 1, bytes,
                     count);
-    duplex_flush(&job->input->tether->channel);
+    duplex_flush(&job->input->link->channel);
 }
 
 static void read_chunk(struct launch *job)
@@ -52,14 +52,14 @@ static void wait_for_more(struct launch *job)
         read_chunk(job);
 }
 
-void input_start(struct launch *job, struct tether *tether)
+void input_start(struct launch *job, struct agent_link *link)
 {
     struct input *in = calloc(1, sizeof *in);
     int flags = fcntl(STDIN_FILENO, F_GETFL);
 
     if (in == NULL)
         return;
-    in->tether = tether;
+    in->link = link;
     in->fd = fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3);
     in->has_poll = in->fd >= 0 && uv_poll_init(&job->loop, &in->poll, in->fd) == 0;
     /* The open file is shared with the user's shell: it stays as it was. */

@@ -12,21 +12,55 @@
 
 #define TICK_MS 1000                    /* heartbeat */
 #define STATUS_MS 10000                 /* a wait is told after so long, and again */
+#define HOSTS_SHOWN 8                   /* of those that are missing */
+
+/* One more of a list of hosts, of which a large job may miss a thousand. */
+static void add_host(struct strbuf *names, int *count_p, const char *host)
+{
+    if (++*count_p <= HOSTS_SHOWN)
+        strbuf_addf(names, "%s%s", *count_p > 1 ? ", " : "", host);
+}
+
+static void end_hosts(struct strbuf *names, int count)
+{
+    if (count > HOSTS_SHOWN)
+        strbuf_addf(names, " and %d more", count - HOSTS_SHOWN);
+}
 
 static void say_status(struct launch *job)
 {
     struct strbuf names;
+    int missing = 0;
 
     strbuf_init(&names);
-    for (int i = 0; i < job->tether_count; i++)
-        if (job->tethers[i].state == (job->state == JOB_CONNECTING ? TETHER_CONNECTING
-                                                                 : TETHER_READY))
-            strbuf_addf(&names, "%s%s", names.length > 0 ? ", " : "", job->tethers[i].host);
-    output_say(job->output, 2, "horovodrun: waiting %llu s for %s of %s",
-               (unsigned long long)(uv_now(&job->loop) - job->since_ms) / 1000,
+    for (int i = 0; i < job->link_count; i++)
+        if (job->links[i].state == (job->state == JOB_CONNECTING ? AGENT_LINK_CONNECTING
+                                                                 : AGENT_LINK_READY))
+            add_host(&names, &missing, job->links[i].host);
+    end_hosts(&names, missing);
+    output_say(job->output, 2, "horovodrun: waiting %llu s for %s of %s; %d of %d hosts are "
+               "ready", (unsigned long long)(uv_now(&job->loop) - job->since_ms) / 1000,
                job->state == JOB_CONNECTING ? "the agent" : "the network check",
-               names.text);
+               names.text, job->link_count - missing, job->link_count);
     strbuf_release(&names);
+}
+
+/* The hosts of ranks, each once: they come in the order of their hosts. */
+static void add_rank_hosts(const struct launch *job, const bool *member, int count,
+                           struct strbuf *names)
+{
+    const char *last = "";
+    int hosts = 0;
+
+    for (int r = 0; r < count; r++) {
+        const char *host = launch_rank_host(job, r);
+
+        if (!member[r] || strcmp(host, last) == 0)
+            continue;
+        add_host(names, &hosts, host);
+        last = host;
+    }
+    end_hosts(names, hosts);
 }
 
 /* Some ranks wait in hvd.init for others: which ones have not come? */
@@ -52,27 +86,31 @@ static void say_rendezvous(struct launch *job)
     }
     if (waiting > 0 && missing > 0) {
         strbuf_add_ranks(&names, is_missing, np);
-        output_say(job->output, 2, "horovodrun: %d of %d processes wait in hvd.init; not "
-                   "there yet: ranks %s", waiting, np, names.text);
+        strbuf_addf(&names, " on ");
+        add_rank_hosts(job, is_missing, np, &names);
+        output_say(job->output, 2, "horovodrun: %d of %d processes wait in hvd.init for %llu s; "
+                   "not there yet: ranks %s (what they do: horovodrun --status %.8s)", waiting,
+                   np, (unsigned long long)(uv_now(&job->loop) - job->since_ms) / 1000,
+                   names.text, job->job_id);
     }
     strbuf_release(&names);
     free(is_missing);
     free(text);
 }
 
-static void check_heartbeat(struct launch *job, struct tether *tether)
+static void check_heartbeat(struct launch *job, struct agent_link *link)
 {
-    uint64_t silent_ms = uv_now(&job->loop) - tether->heard_ms;
+    uint64_t silent_ms = uv_now(&job->loop) - link->heard_ms;
 
-    if (tether->is_local || tether->state != TETHER_REACHED)
+    if (link->is_local || link->state != AGENT_LINK_REACHED)
         return;
-    agent_put_frame(duplex_out(&tether->channel), AGENT_PING, NULL, 0);
-    duplex_flush(&tether->channel);
+    agent_put_frame(duplex_out(&link->channel), AGENT_PING, NULL, 0);
+    duplex_flush(&link->channel);
     if (silent_ms > (uint64_t)(job->settings->heartbeat_s * 1000) + 1000) {
-        tether->state = TETHER_LOST;
-        if (tether->pid > 0)
-            kill(tether->pid, SIGKILL);
-        launch_tether_lost(job, tether, "no sign of life");
+        link->state = AGENT_LINK_LOST;
+        if (link->pid > 0)
+            kill(link->pid, SIGKILL);
+        launch_agent_lost(job, link, "no sign of life");
     }
 }
 
@@ -88,8 +126,8 @@ static void on_tick(uv_timer_t *timer)
         else if (job->state == JOB_RUNNING)
             say_rendezvous(job);
     }
-    for (int i = 0; i < job->tether_count; i++)
-        check_heartbeat(job, &job->tethers[i]);
+    for (int i = 0; i < job->link_count; i++)
+        check_heartbeat(job, &job->links[i]);
 }
 
 static void on_start_limit(uv_timer_t *timer)
@@ -99,10 +137,10 @@ static void on_start_limit(uv_timer_t *timer)
     struct strbuf names;
 
     strbuf_init(&names);
-    for (int i = 0; i < job->tether_count; i++)
-        if (job->tethers[i].state < TETHER_REACHED &&
-            (job->state == JOB_PROBING || job->tethers[i].state == TETHER_CONNECTING))
-            strbuf_addf(&names, "%s%s", names.length > 0 ? ", " : "", job->tethers[i].host);
+    for (int i = 0; i < job->link_count; i++)
+        if (job->links[i].state < AGENT_LINK_REACHED &&
+            (job->state == JOB_PROBING || job->links[i].state == AGENT_LINK_CONNECTING))
+            strbuf_addf(&names, "%s%s", names.length > 0 ? ", " : "", job->links[i].host);
     error_set(&err, HVD_TIMEOUT, -1,
               "Timed out waiting for %s of %.400s. Please check connectivity between "
               "servers. You may need to increase the --start-timeout parameter if you have "
@@ -119,12 +157,15 @@ static void on_child(uv_signal_t *handle, int number)
     int status;
     pid_t pid;
 
-    while ((pid = waitpid(-1, &status, WNOHANG)) > 0)
-        for (int i = 0; i < job->tether_count; i++)
-            if (job->tethers[i].pid == pid) {
-                tether_reaped(&job->tethers[i], status);
+    while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
+        if (elastic_reaped(job, pid, status))
+            continue;
+        for (int i = 0; i < job->link_count; i++)
+            if (job->links[i].pid == pid) {
+                agent_link_reaped(&job->links[i], status);
                 break;
             }
+    }
 }
 
 static void on_stop_signal(uv_signal_t *handle, int number)
@@ -137,17 +178,33 @@ static void on_stop_signal(uv_signal_t *handle, int number)
     launch_begin_end(job, job->signal_count > 1 ? 0 : (uint32_t)job->settings->grace_ms);
 }
 
+/* SIGUSR1, SIGUSR2 (Slurm's --signal, the flight recorder): the workers are meant. */
+static void on_user_signal(uv_signal_t *handle, int number)
+{
+    struct launch *job = handle->data;
+    uint32_t word = (uint32_t)number;
+
+    for (int i = 0; i < job->link_count; i++) {
+        struct agent_link *link = &job->links[i];
+
+        if (link->state != AGENT_LINK_REACHED || !link->has_channel)
+            continue;
+        agent_put_words(duplex_out(&link->channel), AGENT_SIGNAL, &word, 1, NULL, 0);
+        duplex_flush(&link->channel);
+    }
+}
+
 /* Ctrl-Z: agents must not take our silence for death. */
 static void tell_pause(struct launch *job, uint32_t is_paused)
 {
-    for (int i = 0; i < job->tether_count; i++) {
-        struct tether *tether = &job->tethers[i];
+    for (int i = 0; i < job->link_count; i++) {
+        struct agent_link *link = &job->links[i];
 
-        if (tether->is_local || tether->state != TETHER_REACHED)
+        if (link->is_local || link->state != AGENT_LINK_REACHED)
             continue;
-        agent_put_words(duplex_out(&tether->channel), AGENT_PAUSE, &is_paused, 1, NULL, 0);
-        duplex_flush(&tether->channel);
-        tether->heard_ms = uv_now(&job->loop);
+        agent_put_words(duplex_out(&link->channel), AGENT_PAUSE, &is_paused, 1, NULL, 0);
+        duplex_flush(&link->channel);
+        link->heard_ms = uv_now(&job->loop);
     }
 }
 
@@ -167,7 +224,8 @@ void launch_watch_signals(struct launch *job)
     struct sigaction old;
 
     signal(SIGPIPE, SIG_IGN);
-    for (int i = 0; i < 5; i++) {
+    signal(SIGXFSZ, SIG_IGN);           /* a limit on files is an error of write, no death */
+    for (int i = 0; i < 7; i++) {
         uv_signal_init(&job->loop, &job->signals[i]);
         job->signals[i].data = job;
     }
@@ -177,6 +235,8 @@ void launch_watch_signals(struct launch *job)
         /* nohup and background jobs of shells ignore some: that stays. */
         if (sigaction(stops[i], NULL, &old) == 0 && old.sa_handler != SIG_IGN)
             uv_signal_start(&job->signals[2 + i], on_stop_signal, stops[i]);
+    uv_signal_start(&job->signals[5], on_user_signal, SIGUSR1);
+    uv_signal_start(&job->signals[6], on_user_signal, SIGUSR2);
 }
 
 void launch_watch_time(struct launch *job)

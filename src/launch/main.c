@@ -1,10 +1,13 @@
 /* main.c: horovodrun. */
-#include "launch/agent.h"
 #include "launch/check_build.h"
+#include "launch/guard.h"
 #include "launch/help.h"
+#include "launch/join.h"
 #include "launch/launch.h"
 #include "launch/mpi.h"
+#include "launch/status.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -22,12 +25,14 @@ static int print(struct strbuf *text)
 
 static int print_error(const char *text, bool is_usage)
 {
+    char shown[HVD_ERROR_TEXT + 64];
     struct strbuf usage;
 
     strbuf_init(&usage);
     if (is_usage)
         help_add_usage(&usage);
-    fprintf(stderr, "%shorovodrun: error: %s\n", usage.text, text);
+    hvd_error_show(text, shown, sizeof shown);
+    fprintf(stderr, "%shorovodrun: error: %s\n", usage.text, shown);
     strbuf_release(&usage);
     return is_usage ? EXIT_USAGE : EXIT_FAILED;
 }
@@ -74,11 +79,25 @@ static int run(const struct settings *s)
     struct hvd_error err = {.rank = -1};
     int code = EXIT_FAILED;
 
+    if (s->join.port > 0)
+        return join_run(s);
     if (s->controller == CONTROLLER_NATIVE)
         return launch_run(s);
+    if (options_has(&s->options, OPTION_ID_DASHBOARD))
+        return print_error("--dashboard is for our own agents (--gloo); of a job of mpirun or "
+                           "jsrun: horovodrun --status --dashboard, on each host", true);
     if (mpi_run(s, &code, &err) != HVD_OK)
         return print_error(err.text, false);
     return code;
+}
+
+/* A descriptor of ours must not get the number of one that our caller has closed: it
+ * would be taken for a terminal, or closed with one. */
+static void open_standard(void)
+{
+    for (int fd = 0; fd < 3; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) < 0)
+            return;
 }
 
 int main(int argc, char **argv)
@@ -88,10 +107,17 @@ int main(int argc, char **argv)
     bool is_usage = false;
     int code;
 
+    open_standard();
+    guard_keep_arguments(argc, argv);
     if (argc == 2 && strcmp(argv[1], "--agent") == 0)
-        return agent_run(STDIN_FILENO, STDOUT_FILENO, -1);
+        return guard_run(STDIN_FILENO, STDOUT_FILENO, -1);
+    if (argc >= 2 && strcmp(argv[1], "status") == 0)
+        argv[1] = "--status";
     if (settings_read(argc, argv, &settings, &is_usage, &err) != HVD_OK)
         code = print_error(err.text, is_usage);
+    else if (options_has(&settings.options, OPTION_ID_STATUS) &&
+             !options_has(&settings.options, OPTION_ID_HELP))
+        code = status_run(&settings);
     else if (!answer(&settings, &code))
         code = run(&settings);
     settings_release(&settings);

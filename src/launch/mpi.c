@@ -3,36 +3,42 @@
  *
  * 1. mpirun's exit code is ours, a signal that ends it ends us, signals we get are passed
  *    on: seen from outside we are mpirun.
- * 2. The key reaches workers of this machine in a file of a private directory, which goes
- *    with us; workers elsewhere get it from mpirun's own channel (-x HOROVOD_KEY: the
- *    name is in the command line, the value is not) and wipe it at hvd_init.
+ * 2. Workers of this machine ask us for the key (key_desk.h): mpirun closes descriptors.
+ *    Workers elsewhere get it from mpirun's own channel (-x HOROVOD_KEY: the name is in
+ *    the command line, the value is not) and wipe it at hvd_init.
+ * 3. Nothing lies in the file system, so that nothing can be left there: jsrun reads its
+ *    rank file from our memory.
  */
 #include "launch/mpi.h"
 
+#include "base/secret.h"
+#include "launch/key_desk.h"
 #include "launch/nic.h"
 #include "launch/program.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 struct run {
     const struct settings *settings;
     struct env env;
-    uint8_t key[HVD_KEY_BYTES];
+    uint8_t *key;                       /* HVD_KEY_BYTES of secret memory */
     char job_id[33];
     struct hvd_server *server;
     struct strbuf addrs;
     bool has_remote;
-    char directory[PATH_MAX];           /* private, "" before it is made */
-    char key_path[PATH_MAX + 16], rankfile[PATH_MAX + 16];
+    int key_fd, desk_fd;                /* rule 2; -1: none */
+    int rankfile_fd;                    /* rule 3; -1: none */
 };
 
 static volatile sig_atomic_t child_pid;
@@ -43,68 +49,53 @@ static void pass_on(int number)
         kill((pid_t)child_pid, number);
 }
 
-static enum hvd_status make_directory(struct run *r, struct hvd_error *err)
+/* mpirun's copy of the environment has the value, ours only while it is being started. */
+static void put_key(const struct run *r)
 {
-    const char *base = config_foreign("TMPDIR");
+    char *hex = (char *)env_get(&r->env, "HOROVOD_KEY");
 
-    snprintf(r->directory, sizeof r->directory, "%s/horovodrun-XXXXXX",
-             base != NULL && *base != '\0' ? base : "/tmp");
-    if (mkdtemp(r->directory) == NULL) {
-        r->directory[0] = '\0';
-        return error_sys(err, -1, "cannot make a private directory");
-    }
-    snprintf(r->key_path, sizeof r->key_path, "%s/key", r->directory);
-    snprintf(r->rankfile, sizeof r->rankfile, "%s/rankfile", r->directory);
-    return HVD_OK;
-}
-
-static void key_as_hex(const struct run *r, char hex[2 * HVD_KEY_BYTES + 1])
-{
-    for (int i = 0; i < HVD_KEY_BYTES; i++)
+    for (int i = 0; i < HVD_KEY_BYTES && hex != NULL; i++)
         snprintf(hex + 2 * i, 3, "%02x", r->key[i]);
 }
 
-static enum hvd_status write_file(const char *path, const char *text,
-                                  struct hvd_error *err)
+static void take_key_back(const struct run *r)
 {
-    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-    size_t bytes = strlen(text);
-    bool is_written = fd >= 0 && write(fd, text, bytes) == (ssize_t)bytes;
+    char *hex = (char *)env_get(&r->env, "HOROVOD_KEY");
 
-    if (!is_written)
-        error_sys(err, -1, "cannot write %s", path);
-    if (fd >= 0)
-        close(fd);
-    return is_written ? HVD_OK : HVD_SYS;
+    if (hex != NULL)
+        explicit_bzero(hex, strlen(hex));
 }
 
 static enum hvd_status hand_out_key(struct run *r, struct hvd_error *err)
 {
-    char hex[2 * HVD_KEY_BYTES + 1];
-    enum hvd_status status = HVD_OK;
+    char name[KEY_DESK_NAME];
 
-    key_as_hex(r, hex);
     if (r->has_remote) {
-        env_set(&r->env, "HOROVOD_KEY", "%s", hex);
-    } else {
-        status = write_file(r->key_path, hex, err);
-        env_set(&r->env, "HOROVOD_KEY_FILE", "%s", r->key_path);
+        env_set(&r->env, "HOROVOD_KEY", "%0*d", 2 * HVD_KEY_BYTES, 0);
+        return HVD_OK;
     }
-    explicit_bzero(hex, sizeof hex);
-    return status;
+    prctl(PR_SET_CHILD_SUBREAPER, 1);   /* what mpirun detaches stays our descendant */
+    TRY(hvd_key_descriptor(r->key, &r->key_fd, err));
+    TRY(key_desk_open(name, &r->desk_fd, err));
+    env_set(&r->env, "HOROVOD_KEY_SOCKET", "%s", name);
+    return HVD_OK;
 }
 
 static enum hvd_status start_server(struct run *r, struct hvd_error *err)
 {
     const char *list[66] = {"127.0.0.1"};
     struct hvd_server_options opt = {
-        .size = sizeof opt, .key = r->key, .job_id = r->job_id, .listen_addrs = list,
+        .size = sizeof opt, .job_id = r->job_id, .listen_addrs = list,
         .listen_addr_count = 1, .worker_count = r->settings->np,
         .timeout_s = r->settings->timeout_s};
     char *copy, *rest = NULL;
     uint8_t random[HVD_KEY_BYTES];
     enum hvd_status status;
 
+    r->key = secret_new(HVD_KEY_BYTES);
+    if (r->key == NULL)
+        return error_set(err, HVD_NOMEM, -1, "no memory for the job key");
+    opt.key = r->key;
     TRY(hvd_key_generate(r->key, err));
     TRY(hvd_key_generate(random, err));
     for (int i = 0; i < 16; i++)
@@ -165,12 +156,24 @@ static enum hvd_status find_mpi(enum mpi_kind *kind_p, struct hvd_error *err)
                      "--gloo.");
 }
 
+/* Rule 3. */
+static enum hvd_status keep_rankfile(struct run *r, const struct strbuf *text,
+                                     struct hvd_error *err)
+{
+    r->rankfile_fd = memfd_create("horovod-rankfile", MFD_CLOEXEC);
+    if (r->rankfile_fd < 0 ||
+        write(r->rankfile_fd, text->text, text->length) != (ssize_t)text->length)
+        return error_sys(err, -1, "cannot keep the rank file in memory");
+    return HVD_OK;
+}
+
 static enum hvd_status make_words(struct run *r, struct mpi_words *words,
                                   struct hvd_error *err)
 {
     enum mpi_kind kind;
     struct strbuf text;
     enum hvd_status status;
+    char path[64];
 
     if (r->settings->controller == CONTROLLER_MPI) {
         TRY(find_mpi(&kind, err));
@@ -185,18 +188,38 @@ static enum hvd_status make_words(struct run *r, struct mpi_words *words,
     status = mpi_rankfile(r->settings, (int)sysconf(_SC_NPROCESSORS_ONLN),
                           r->settings->hosts.items[0].slots, &text, err);
     if (status == HVD_OK)
-        status = write_file(r->rankfile, text.text, err);
+        status = keep_rankfile(r, &text, err);
     strbuf_release(&text);
-    mpi_jsrun_command(r->settings, r->rankfile, words);
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)getpid(), r->rankfile_fd);
+    mpi_jsrun_command(r->settings, path, words);
+    return status;
+}
+
+/* Hands out the key until the child has ended. */
+static int wait_for_child(const struct run *r, pid_t pid)
+{
+    struct pollfd fds[] = {{.fd = (int)syscall(SYS_pidfd_open, pid, 0), .events = POLLIN},
+                           {.fd = r->desk_fd, .events = POLLIN}};
+    int status = 0;
+
+    while (fds[0].fd >= 0 && fds[0].revents == 0)
+        if (poll(fds, 2, -1) > 0 && fds[1].revents != 0)
+            key_desk_serve(r->desk_fd, r->key_fd);
+    while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+        continue;
+    if (fds[0].fd >= 0)
+        close(fds[0].fd);
     return status;
 }
 
 static int run_child(struct run *r, const struct mpi_words *words)
 {
-    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
-    pid_t parent = getpid(), pid = fork();
-    int status = 0;
+    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
+    pid_t parent = getpid(), pid;
+    int status;
 
+    put_key(r);
+    pid = fork();
     if (pid == 0) {
         prctl(PR_SET_PDEATHSIG, SIGTERM);
         if (getppid() != parent)
@@ -206,13 +229,13 @@ static int run_child(struct run *r, const struct mpi_words *words)
                 strerror(errno));
         _exit(errno == ENOENT ? 127 : 126);
     }
+    take_key_back(r);
     if (pid < 0)
         return 1;
     child_pid = (sig_atomic_t)pid;
-    for (int i = 0; i < 3; i++)
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
         signal(numbers[i], pass_on);
-    while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
-        continue;
+    status = wait_for_child(r, pid);
     child_pid = 0;
     if (!WIFSIGNALED(status))
         return WEXITSTATUS(status);
@@ -221,20 +244,20 @@ static int run_child(struct run *r, const struct mpi_words *words)
 
 static void release(struct run *r)
 {
+    const int fds[] = {r->key_fd, r->desk_fd, r->rankfile_fd};
+
     hvd_server_free(r->server);
-    if (r->directory[0] != '\0') {
-        unlink(r->key_path);
-        unlink(r->rankfile);
-        rmdir(r->directory);
-    }
-    explicit_bzero(r->key, sizeof r->key);
+    for (int i = 0; i < 3; i++)
+        if (fds[i] >= 0)
+            close(fds[i]);
+    secret_free(r->key, HVD_KEY_BYTES);
     env_release(&r->env);
     strbuf_release(&r->addrs);
 }
 
 enum hvd_status mpi_run(const struct settings *s, int *code_p, struct hvd_error *err)
 {
-    struct run r = {.settings = s};
+    struct run r = {.settings = s, .key_fd = -1, .desk_fd = -1, .rankfile_fd = -1};
     struct mpi_words words = {0};
     enum hvd_status status = HVD_OK;
 
@@ -242,7 +265,6 @@ enum hvd_status mpi_run(const struct settings *s, int *code_p, struct hvd_error 
     strbuf_init(&r.addrs);
     for (int i = 0; i < s->hosts.count; i++)
         r.has_remote |= !nic_is_local_host(s->hosts.items[i].name);
-    TRY_OUT(make_directory(&r, err));
     TRY_OUT(start_server(&r, err));
     make_env(&r);
     TRY_OUT(hand_out_key(&r, err));

@@ -6,10 +6,12 @@
  * 2. The launcher of node 0 runs the rendezvous server at HOST:PORT.
  * 3. The number of this node: --node-rank, else NODE_RANK, SLURM_NODEID or
  *    JOB_COMPLETION_INDEX, else 0 where HOST is this machine, else 1 of 2.
- * 4. All launchers read the same key file, so that nobody else can take part.
+ * 4. All launchers have the same key, so that nobody else can take part: that of
+ *    --key-file, else one derived from the user's own key, which a shared home gives to all.
  */
 #include "launch/node.h"
 
+#include "base/secret.h"
 #include "launch/nic.h"
 
 #include <errno.h>
@@ -34,8 +36,8 @@ enum hvd_status node_parse_place(const char *text, char host[HVD_HOST_MAX], int 
     }
     if (!host_name_is_valid(text, bytes) || end == NULL || *end != '\0' || port < 1 ||
         port > 65535)
-        return error_set(err, HVD_INVALID, -1, "--rendezvous: write HOST:PORT, such as "
-                         "node1:29400 or [fd00::1]:29400");
+        return error_set(err, HVD_INVALID, -1, "write HOST:PORT, such as node1:29400 or "
+                         "[fd00::1]:29400");
     memcpy(host, text, bytes);
     host[bytes] = '\0';
     *port_p = (int)port;
@@ -51,7 +53,7 @@ static int digit_value(char c)
     return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
 }
 
-static bool parse_key(const char *text, size_t bytes, uint8_t key[HVD_KEY_BYTES])
+bool node_parse_key(const char *text, size_t bytes, uint8_t key[HVD_KEY_BYTES])
 {
     while (bytes > 0 && strchr(" \t\r\n", text[bytes - 1]) != NULL)
         bytes--;
@@ -84,7 +86,7 @@ enum hvd_status node_read_key(const char *path, uint8_t key[HVD_KEY_BYTES],
                            "only you can read (chmod 600)", path);
     } else {
         n = read(fd, text, sizeof text);
-        if (n < 0 || !parse_key(text, (size_t)n, key))
+        if (n < 0 || !node_parse_key(text, (size_t)n, key))
             status = error_set(err, HVD_INVALID, -1, "key file %s does not hold 64 "
                                "hexadecimal digits (openssl rand -hex 32)", path);
     }
@@ -132,6 +134,16 @@ static enum hvd_status make_hosts(struct settings *s, struct hvd_error *err)
     return status;
 }
 
+/* What the command says on every node. */
+static enum hvd_status derive_key(struct settings *s, struct hvd_error *err)
+{
+    char job[64];
+
+    snprintf(job, sizeof job, "horovodrun %d %d %d", s->node.port, s->node.count, s->np);
+    TRY(hvd_key_of_user(job, s->node.count == 1, s->node.key, err));
+    return HVD_OK;
+}
+
 enum hvd_status node_read(struct settings *s, struct hvd_error *err)
 {
     const char *const *given = s->options.values;
@@ -153,9 +165,10 @@ enum hvd_status node_read(struct settings *s, struct hvd_error *err)
     if (s->hosts.count != s->node.count)
         return error_set(err, HVD_INVALID, -1, "%d hosts, but --nnodes is %d",
                          s->hosts.count, s->node.count);
+    s->node.key = secret_new(HVD_KEY_BYTES);
+    if (s->node.key == NULL)
+        return error_set(err, HVD_NOMEM, -1, "no memory for the job key");
     if (given[OPTION_ID_KEY_FILE] == NULL)
-        return error_set(err, HVD_INVALID, -1, "--rendezvous needs --key-file FILE with 64 "
-                         "hexadecimal digits, the same on every node (openssl rand -hex "
-                         "32)");
+        return derive_key(s, err);
     return node_read_key(given[OPTION_ID_KEY_FILE], s->node.key, err);
 }

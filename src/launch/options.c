@@ -11,6 +11,8 @@
  */
 #include "launch/options.h"
 
+#include "base/log.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -159,7 +161,8 @@ int option_row_count(void)
     return row_count;
 }
 
-void option_title(const struct option_row *row, char *buffer, size_t capacity)
+/* "-np/--num-proc" */
+static void option_title(const struct option_row *row, char *buffer, size_t capacity)
 {
     size_t used = 0;
 
@@ -239,6 +242,30 @@ static enum hvd_status find_prefix(const char *word, size_t bytes,
     return HVD_OK;
 }
 
+/* An option is near if a quarter of its letters is wrong at most. */
+static enum hvd_status unknown(const char *word, size_t bytes, struct hvd_error *err)
+{
+    char given[64];
+    const char *best = NULL;
+    int best_distance = (int)bytes / 4 + 1;
+
+    snprintf(given, sizeof given, "%.*s", (int)bytes, word);
+    for (int r = 0; r < row_count; r++)
+        for (int i = 0; i < OPTION_NAMES_MAX && rows[r].names[i] != NULL; i++) {
+            const char *name = rows[r].names[i];
+            int d = config_distance(given, name);
+
+            if (d < best_distance && name[1] == '-' &&
+                strcmp(rows[r].section, "hidden") != 0)
+                best = name, best_distance = d;
+        }
+    if (best != NULL)
+        return error_set(err, HVD_INVALID, -1,
+                         "unrecognized arguments: %.200s (did you mean %s?)", word, best);
+    return error_set(err, HVD_INVALID, -1,
+                     "unrecognized arguments: %.200s (horovodrun --help lists all)", word);
+}
+
 static enum hvd_status find(const char *word, struct match *m, struct hvd_error *err)
 {
     const char *equals = strchr(word, '=');
@@ -251,7 +278,7 @@ static enum hvd_status find(const char *word, struct match *m, struct hvd_error 
     if (m->row == NULL)
         TRY(find_prefix(word, bytes, &m->row, err));
     if (m->row == NULL)
-        return error_set(err, HVD_INVALID, -1, "unrecognized arguments: %.200s", word);
+        return unknown(word, bytes, err);
     return HVD_OK;
 }
 
@@ -277,25 +304,22 @@ static bool is_value(const char *word)
 static enum hvd_status check_value(const struct option_row *row, const char *value,
                                    struct hvd_error *err)
 {
-    static const char *const levels[] = {"TRACE", "DEBUG", "INFO",
-                                         "WARNING", "ERROR", "FATAL"};
     char title[128];
 
     option_title(row, title, sizeof title);
-    if ((row->kind == OPTION_INT || row->kind == OPTION_PAIR) && !is_number(value, true))
+    if ((row->kind == OPTION_INT || row->kind == OPTION_PAIR || row->kind == OPTION_MAYBE) &&
+        !is_number(value, true))
         return error_set(err, HVD_INVALID, -1, "argument %s: invalid int value: '%.100s'",
                          title, value);
     if (row->kind == OPTION_NUMBER && !is_number(value, false))
         return error_set(err, HVD_INVALID, -1,
                          "argument %s: invalid float value: '%.100s'", title, value);
-    if (row->kind != OPTION_CHOICE)
+    if (row->kind != OPTION_CHOICE || (value[0] != '\0' && log_understands(value)))
         return HVD_OK;
-    for (int i = 0; i < 6; i++)
-        if (strcmp(value, levels[i]) == 0)
-            return HVD_OK;
     return error_set(err, HVD_INVALID, -1,
-                     "argument %s: invalid choice: '%.100s' (choose from 'TRACE', 'DEBUG', "
-                     "'INFO', 'WARNING', 'ERROR', 'FATAL')", title, value);
+                     "argument %s: invalid choice: '%.100s' (choose from 'trace', 'debug', "
+                     "'info', 'warning', 'error', 'fatal', or by component, such as "
+                     "'info,transport=debug')", title, value);
 }
 
 static enum hvd_status store(struct options *opt, const struct option_row *row,
@@ -379,6 +403,10 @@ static enum hvd_status take_option(struct words *w, struct options *opt,
                              "argument %s: ignored explicit argument '%.100s'",
                              m.row->names[0], m.value);
         return store(opt, m.row, "1", NULL, err);
+    }
+    if (m.row->kind == OPTION_MAYBE && m.value == NULL) {
+        m.value = w->at < w->end && is_number(*w->at, true) ? *w->at++ : "0";
+        return store(opt, m.row, m.value, NULL, err);
     }
     if (m.value == NULL)
         TRY(next_value(w, m.row, &m.value, err));

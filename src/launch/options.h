@@ -8,7 +8,7 @@
 #include "base/config.h"
 
 enum option_kind { OPTION_FLAG, OPTION_INT, OPTION_TEXT, OPTION_LIST, OPTION_PAIR,
-                   OPTION_NUMBER, OPTION_CHOICE };
+                   OPTION_NUMBER, OPTION_CHOICE, OPTION_MAYBE };
 
 enum option_group { GROUP_NONE, GROUP_HOSTS, GROUP_CONTROLLER, GROUP_LOG_TIME,
                     GROUP_STALL, GROUP_ROW };       /* GROUP_ROW + n: config row n */
@@ -58,7 +58,5 @@ static inline bool options_has(const struct options *opt, enum option_id id)
     return opt->values[id] != NULL;
 }
 
-/* "-np/--num-proc" */
-void option_title(const struct option_row *row, char *buffer, size_t capacity);
 
 #endif

@@ -8,7 +8,10 @@
  * 4. When the terminal has taken nothing for a second, lines are dropped, and a marker
  *    tells how many.
  * 5. Files are DIR/rank.R/stdout and stderr, 0600, R padded to the digits of the highest
- *    rank.  No symbolic link is followed below DIR.
+ *    rank.  A worker of an elastic job that follows another one as rank R goes on in its
+ *    files.  No symbolic link is followed below DIR.
+ * 6. Output that a file does not take (a full disk) is told once, with the path and the
+ *    cause, and output_is_lost.  A reader that has gone (EPIPE) is none of it.
  */
 #include "launch/output.h"
 
@@ -35,6 +38,7 @@ struct rank_output {
     char tail[TAIL_BYTES];              /* a ring of the last bytes of stderr */
     size_t tail_at;                     /* bytes ever put into it */
     char path[4096];                    /* of its stderr, "" without files */
+    int label;                          /* rank in its prefix */
 };
 
 struct output {
@@ -47,7 +51,8 @@ struct output {
     bool is_blocked;                    /* SINK_HIGH was reached */
     bool is_dropping;                   /* ... a second ago */
     uint64_t dropped_lines, dropped_bytes;
-    struct rank_output *ranks;
+    bool is_lost;                       /* rule 6 */
+    struct rank_output **ranks;         /* opt.ranks of them, each stays where it is */
 };
 
 static struct sink *console(struct output *o, int stream)
@@ -91,6 +96,48 @@ static void on_drained(struct sink *sink)
     o->opt.on_pressure(o->opt.owner, false);
 }
 
+/* ---- a full disk ------------------------------------------------------------------ */
+
+static void lose(struct output *o, int stream, const char *path, int error)
+{
+    bool was_lost = o->is_lost;
+
+    o->is_lost = true;
+    if (!was_lost)
+        output_say(o, stream, "horovodrun: %s: %s; what is written there from now on is "
+                   "lost, and the exit code will not be 0", path, strerror(error));
+}
+
+static void on_console_broken(struct sink *sink)
+{
+    struct output *o = sink->data;
+    int stream = sink == &o->sinks[0] ? 1 : 2;
+
+    if (sink->error != EPIPE)
+        lose(o, 3 - stream, stream == 1 ? "stdout" : "stderr", sink->error);
+}
+
+static void on_file_broken(struct sink *sink)
+{
+    struct output *o = sink->data;
+
+    for (int r = 0; r < o->opt.ranks; r++)
+        for (int i = 0; i < 2; i++)
+            if (sink == &o->ranks[r]->streams[i].file) {
+                char path[sizeof o->ranks[r]->path];
+
+                snprintf(path, sizeof path, "%.*s%s",
+                         (int)(strlen(o->ranks[r]->path) - strlen("stderr")),
+                         o->ranks[r]->path, i == 0 ? "stdout" : "stderr");
+                lose(o, 2, path, sink->error);
+            }
+}
+
+bool output_is_lost(const struct output *o)
+{
+    return o->is_lost;
+}
+
 /* ---- lines ------------------------------------------------------------------------ */
 
 static void make_prefix(const struct output *o, int rank, int stream, char *prefix,
@@ -111,12 +158,12 @@ static void make_prefix(const struct output *o, int rank, int stream, char *pref
 static void put_line(struct output *o, int rank, int stream, const char *bytes,
                      size_t count)
 {
-    struct sink *file = &o->ranks[rank].streams[stream - 1].file;
+    struct sink *file = &o->ranks[rank]->streams[stream - 1].file;
     struct sink *sink = console(o, stream);
     int owner = rank * 2 + stream - 1;
     char prefix[80];
 
-    make_prefix(o, rank, stream, prefix, sizeof prefix);
+    make_prefix(o, o->ranks[rank]->label, stream, prefix, sizeof prefix);
     if (o->opt.directory != NULL)
         sink_put(file, owner, prefix, bytes, count);
     if (o->is_dropping) {
@@ -143,7 +190,7 @@ static size_t line_length(const char *bytes, size_t count)
 
 static void flush_held(struct output *o, int rank, int stream)
 {
-    struct strbuf *held = &o->ranks[rank].streams[stream - 1].held;
+    struct strbuf *held = &o->ranks[rank]->streams[stream - 1].held;
 
     if (held->length > 0)
         put_line(o, rank, stream, held->text, held->length);
@@ -164,14 +211,14 @@ static void keep_tail(struct rank_output *r, const char *bytes, size_t count)
 
 void output_take(struct output *o, int rank, int stream, const char *bytes, size_t count)
 {
-    struct strbuf *held = &o->ranks[rank].streams[stream - 1].held;
+    struct strbuf *held = &o->ranks[rank]->streams[stream - 1].held;
 
     if (count == 0) {
         flush_held(o, rank, stream);
         return;
     }
     if (stream == 2)
-        keep_tail(&o->ranks[rank], bytes, count);
+        keep_tail(o->ranks[rank], bytes, count);
     for (size_t length; count > 0; bytes += length, count -= length) {
         length = line_length(bytes, count);
         if (length > 0 && held->length == 0) {
@@ -219,7 +266,7 @@ size_t output_unwritten(const struct output *o)
 
 size_t output_tail(const struct output *o, int rank, char *buffer, size_t capacity)
 {
-    const struct rank_output *r = &o->ranks[rank];
+    const struct rank_output *r = o->ranks[rank];
     size_t count = r->tail_at < TAIL_BYTES ? r->tail_at : TAIL_BYTES;
 
     if (count > capacity)
@@ -231,7 +278,7 @@ size_t output_tail(const struct output *o, int rank, char *buffer, size_t capaci
 
 const char *output_path(const struct output *o, int rank)
 {
-    return o->ranks[rank].path;
+    return o->ranks[rank]->path;
 }
 
 /* ---- files ------------------------------------------------------------------------ */
@@ -263,10 +310,10 @@ static int open_directory(const char *path, struct hvd_error *err)
 }
 
 static enum hvd_status open_file(struct output *o, int dir_fd, const char *name,
-                                 const char *rank_name, struct sink *sink,
+                                 const char *rank_name, int again, struct sink *sink,
                                  struct hvd_error *err)
 {
-    int fd = openat(dir_fd, name, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC |
+    int fd = openat(dir_fd, name, O_WRONLY | O_CREAT | again | O_NOFOLLOW | O_CLOEXEC |
                                       O_NONBLOCK, 0600);
     struct stat info;
 
@@ -279,26 +326,31 @@ static enum hvd_status open_file(struct output *o, int dir_fd, const char *name,
                          name);
     }
     sink_open(sink, o->loop, fd);
+    sink->data = o;
+    sink->on_broken = on_file_broken;
     return HVD_OK;
 }
 
 static enum hvd_status open_rank(struct output *o, int dir_fd, int rank, int digits,
                                  struct hvd_error *err)
 {
-    struct rank_output *r = &o->ranks[rank];
+    struct rank_output *r = o->ranks[rank];
     enum hvd_status status;
     char name[64];
-    int fd;
+    int fd, again = O_TRUNC;
 
-    snprintf(name, sizeof name, "rank.%0*d", digits < 10 ? digits : 10, rank);
+    for (int i = 0; i < rank; i++)      /* a worker in the place of another one */
+        if (o->ranks[i]->label == r->label)
+            again = O_APPEND;
+    snprintf(name, sizeof name, "rank.%0*d", digits < 10 ? digits : 10, r->label);
     if (mkdirat(dir_fd, name, 0700) != 0 && errno != EEXIST)
         return error_sys(err, -1, "--output-filename: cannot make %s", name);
     fd = openat(dir_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0)
         return error_sys(err, -1, "--output-filename: %s/%s", o->opt.directory, name);
-    status = open_file(o, fd, "stdout", name, &r->streams[0].file, err);
+    status = open_file(o, fd, "stdout", name, again, &r->streams[0].file, err);
     if (status == HVD_OK)
-        status = open_file(o, fd, "stderr", name, &r->streams[1].file, err);
+        status = open_file(o, fd, "stderr", name, again, &r->streams[1].file, err);
     snprintf(r->path, sizeof r->path, "%.4000s/%s/stderr", o->opt.directory, name);
     close(fd);
     return status;
@@ -336,35 +388,78 @@ static bool is_one_terminal(int a, int b)
            x.st_ino == y.st_ino;
 }
 
+static struct rank_output *rank_new(int label)
+{
+    struct rank_output *r = calloc(1, sizeof *r);
+
+    if (r == NULL)
+        return NULL;
+    r->label = label;
+    for (int i = 0; i < 2; i++) {
+        strbuf_init(&r->streams[i].held);
+        r->streams[i].file.fd = -1;
+        strbuf_init(&r->streams[i].file.buf);
+    }
+    return r;
+}
+
+enum hvd_status output_add(struct output *o, int label, struct hvd_error *err)
+{
+    struct rank_output **ranks = realloc(o->ranks, ((size_t)o->opt.ranks + 1) *
+                                                       sizeof *ranks);
+    enum hvd_status status;
+    int fd;
+
+    if (ranks != NULL) {
+        o->ranks = ranks;
+        ranks[o->opt.ranks] = rank_new(label);
+    }
+    if (ranks == NULL || ranks[o->opt.ranks] == NULL)
+        return error_set(err, HVD_NOMEM, -1, "no memory for the output of a worker");
+    o->opt.ranks++;
+    if (o->opt.directory == NULL)
+        return HVD_OK;
+    fd = open_directory(o->opt.directory, err);
+    if (fd < 0)
+        return err->status;
+    status = open_rank(o, fd, o->opt.ranks - 1, 1, err);
+    close(fd);
+    return status;
+}
+
+void output_label(struct output *o, int rank, int label)
+{
+    o->ranks[rank]->label = label;
+}
+
 enum hvd_status output_new(uv_loop_t *loop, const struct output_options *opt,
                            struct output **output_p, struct hvd_error *err)
 {
     struct output *o = calloc(1, sizeof *o);
+    bool has_all;
 
     if (o != NULL)
-        o->ranks = calloc((size_t)opt->ranks, sizeof *o->ranks);
-    if (o == NULL || o->ranks == NULL) {
-        free(o);
+        o->ranks = calloc((size_t)opt->ranks + 1, sizeof *o->ranks);
+    has_all = o != NULL && o->ranks != NULL;
+    for (int r = 0; has_all && r < opt->ranks; r++) {
+        o->ranks[r] = rank_new(r);
+        has_all = o->ranks[r] != NULL;
+    }
+    if (!has_all)
         return error_set(err, HVD_NOMEM, -1, "no memory for the output of %d ranks",
                          opt->ranks);
-    }
     o->loop = loop;
     o->opt = *opt;
-    for (int r = 0; r < opt->ranks; r++)
-        for (int i = 0; i < 2; i++) {
-            strbuf_init(&o->ranks[r].streams[i].held);
-            o->ranks[r].streams[i].file.fd = -1;
-            strbuf_init(&o->ranks[r].streams[i].file.buf);
-        }
     sink_open(&o->sinks[0], loop, opt->stdout_fd);
     sink_open(&o->sinks[1], loop, opt->stderr_fd);
     o->sinks[0].data = o->sinks[1].data = o;
     o->sinks[0].on_drained = o->sinks[1].on_drained = on_drained;
+    o->sinks[0].on_broken = o->sinks[1].on_broken = on_console_broken;
     o->is_shared = is_one_terminal(opt->stdout_fd, opt->stderr_fd);
     uv_timer_init(loop, &o->stall);
     o->stall.data = o;
     *output_p = o;
-    return opt->directory != NULL ? open_files(o, err) : HVD_OK;
+    return opt->directory != NULL && opt->ranks > 0 ? open_files(o, err) : HVD_OK;
 }
 
 void output_free(struct output *o)
@@ -373,7 +468,7 @@ void output_free(struct output *o)
         return;
     for (int r = 0; r < o->opt.ranks; r++)
         for (int i = 0; i < 2; i++) {
-            struct stream_lines *s = &o->ranks[r].streams[i];
+            struct stream_lines *s = &o->ranks[r]->streams[i];
 
             strbuf_release(&s->held);
             if (s->file.fd >= 0)
@@ -386,6 +481,8 @@ void output_free(struct output *o)
     uv_close((uv_handle_t *)&o->stall, NULL);
     /* The handles lie in o, which the loop must let go first. */
     uv_run(o->loop, UV_RUN_NOWAIT);
+    for (int r = 0; r < o->opt.ranks; r++)
+        free(o->ranks[r]);
     free(o->ranks);
     free(o);
 }

@@ -34,20 +34,26 @@ static void own_path(char *path, size_t capacity)
 }
 
 /* The same installation if it is there, else what PATH finds. */
-static void agent_command(struct strbuf *out)
+static void add_command(struct strbuf *out, const char *words)
 {
     char path[PATH_MAX];
 
     own_path(path, sizeof path);
     if (path[0] == '\0')
-        strbuf_addf(out, "exec horovodrun --agent");
+        strbuf_addf(out, "exec horovodrun %s", words);
     else
-        strbuf_addf(out, "exec /bin/sh -c 'test -x %s && exec %s --agent; "
-                         "exec horovodrun --agent'", path, path);
+        strbuf_addf(out, "exec /bin/sh -c 'test -x %s && exec %s %s; "
+                         "exec horovodrun %s'", path, path, words, words);
 }
 
 void remote_args(const struct settings *s, const char *host, struct strbuf *store,
                  const char *args[REMOTE_ARGS_MAX])
+{
+    remote_command_args(s, host, "--agent", store, args);
+}
+
+void remote_command_args(const struct settings *s, const char *host, const char *words,
+                         struct strbuf *store, const char *args[REMOTE_ARGS_MAX])
 {
     size_t port_at, command_at;
     int n = 0;
@@ -56,7 +62,7 @@ void remote_args(const struct settings *s, const char *host, struct strbuf *stor
     port_at = 0;
     strbuf_add(store, "", 1);
     command_at = store->length;
-    agent_command(store);
+    add_command(store, words);
     if (s->remote_shell != NULL) {
         args[n++] = s->remote_shell;
         args[n++] = host;
@@ -99,6 +105,8 @@ static _Noreturn void run_child(const char *const *args, const int pipes[3][2],
     if (getppid() != parent)
         _exit(255);
     signal(SIGPIPE, SIG_DFL);
+    signal(SIGUSR1, SIG_IGN);
+    signal(SIGUSR2, SIG_IGN);
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
     dup2(pipes[0][0], 0);

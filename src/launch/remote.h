@@ -17,6 +17,10 @@ struct remote_process {
 /* The words of the command line for a host; texts live as long as `store`. */
 void remote_args(const struct settings *s, const char *host, struct strbuf *store,
                  const char *args[REMOTE_ARGS_MAX]);
+/* The same for another call of horovodrun there; words: of plain letters, nothing that a shell
+ * reads as anything else. */
+void remote_command_args(const struct settings *s, const char *host, const char *words,
+                         struct strbuf *store, const char *args[REMOTE_ARGS_MAX]);
 enum hvd_status remote_spawn(const char *const *args, struct remote_process *proc_p,
                              struct hvd_error *err);
 

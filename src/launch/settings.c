@@ -4,6 +4,7 @@
  */
 #include "launch/settings.h"
 
+#include "base/secret.h"
 #include "base/strbuf.h"
 #include "launch/config_file.h"
 #include "launch/node.h"
@@ -17,6 +18,8 @@
 
 #define START_TIMEOUT_S 30
 #define GRACE_S 5                       /* contract 1.11 */
+#define LEAVE_MS 25000                  /* without --grace-period; Kubernetes waits 30 s */
+#define ELASTIC_TIMEOUT_S 600
 #define KUBEXEC "/etc/mpi/kubexec.sh"
 
 static const char *value_of(const struct settings *s, enum option_id id)
@@ -195,6 +198,8 @@ static enum hvd_status read_hosts(struct settings *s, struct hvd_error *err)
         return hosts_read_file(value_of(s, OPTION_ID_HOSTFILE), &s->hosts, err);
     if (s->hosts.count > 0)
         return HVD_OK;                  /* LSF has told them */
+    if (has(s, OPTION_ID_DISCOVERY))
+        return HVD_OK;
     snprintf(text, sizeof text, "localhost:%d", s->np);
     return hosts_parse(text, &s->hosts, err);
 }
@@ -302,10 +307,12 @@ static enum hvd_status read_limits(struct settings *s, const struct config *conf
         return error_set(err, HVD_INVALID, -1, "grace_period=%d must be <= 86400",
                          grace_s);
     s->grace_ms = grace_s * 1000;
+    s->leave_ms = has(s, OPTION_ID_GRACE) ? s->grace_ms : LEAVE_MS;
     s->start_timeout_s = start_s > 0 ? start_s
                                      : positive_variable("HOROVOD_START_TIMEOUT",
                                                          START_TIMEOUT_S);
     s->timeout_s = conf->timeout_s;
+    s->discovery_s = conf->discovery_s;
     s->heartbeat_s = conf->heartbeat_s;
     s->payload_fd = s->result_fd = -1;
     TRY(read_integer(s, OPTION_ID_PAYLOAD_FD, "payload_fd", 3, &s->payload_fd, err));
@@ -321,6 +328,7 @@ static void read_flags(struct settings *s)
     s->no_bind = has(s, OPTION_ID_NO_BIND);
     s->skip_host_keys = has(s, OPTION_ID_NO_HOST_KEY_CHECK);
     s->output_dir = value_of(s, OPTION_ID_OUTPUT_FILENAME);
+    s->key_file = value_of(s, OPTION_ID_KEY_FILE);
     s->ssh_identity = value_of(s, OPTION_ID_SSH_IDENTITY_FILE);
     s->remote_shell = agent != NULL && strcmp(agent, KUBEXEC) == 0 ? KUBEXEC : NULL;
     if (has(s, OPTION_ID_MPI))
@@ -383,28 +391,72 @@ static enum hvd_status read_np(struct settings *s, bool *usage_p, struct hvd_err
     return HVD_OK;
 }
 
-/* min <= np <= max and the rest of what an elastic job is given. */
-static enum hvd_status check_elastic(struct settings *s, bool *usage_p,
-                                     struct hvd_error *err)
+static enum hvd_status read_cooldown(struct settings *s, struct hvd_error *err)
 {
-    int min = s->np, max = INT32_MAX, other = 0;
+    const char *low = value_of(s, OPTION_ID_COOLDOWN);
 
-    TRY(read_integer(s, OPTION_ID_MIN_NP, "min_num_proc", 1, &min, err));
+    if (low == NULL)
+        return HVD_OK;
+    s->cooldown_lo_s = atoi(low);
+    s->cooldown_hi_s = atoi(s->options.second[OPTION_ID_COOLDOWN]);
+    if (s->cooldown_lo_s < 1 || s->cooldown_hi_s < s->cooldown_lo_s ||
+        s->cooldown_hi_s > 3600)
+        return error_set(err, HVD_INVALID, -1,
+                         "blacklist_cooldown_range=%d %d must not decrease, and lie within 1 "
+                         "to 3600", s->cooldown_lo_s, s->cooldown_hi_s);
+    return HVD_OK;
+}
+
+/* min <= np <= max and the rest of what an elastic job is given. */
+static enum hvd_status read_elastic(struct settings *s, bool *usage_p,
+                                    struct hvd_error *err)
+{
+    int max = INT32_MAX;
+
+    s->min_np = s->np;
+    s->reset_limit = -1;
+    s->elastic_timeout_s = positive_variable("HOROVOD_ELASTIC_TIMEOUT", ELASTIC_TIMEOUT_S);
+    s->discovery = value_of(s, OPTION_ID_DISCOVERY);
+    TRY(read_integer(s, OPTION_ID_MIN_NP, "min_num_proc", 1, &s->min_np, err));
     TRY(read_integer(s, OPTION_ID_MAX_NP, "max_num_proc", 1, &max, err));
-    TRY(read_integer(s, OPTION_ID_SLOTS_PER_HOST, "slots_per_host", 1, &other, err));
-    TRY(read_integer(s, OPTION_ID_ELASTIC_TIMEOUT, "elastic_timeout", 1, &other, err));
-    TRY(read_integer(s, OPTION_ID_RESET_LIMIT, "reset_limit", 0, &other, err));
+    TRY(read_integer(s, OPTION_ID_SLOTS_PER_HOST, "slots_per_host", 1, &s->slots_per_host,
+                     err));
+    TRY(read_integer(s, OPTION_ID_ELASTIC_TIMEOUT, "elastic_timeout", 1,
+                     &s->elastic_timeout_s, err));
+    TRY(read_integer(s, OPTION_ID_RESET_LIMIT, "reset_limit", 0, &s->reset_limit, err));
+    TRY(read_integer(s, OPTION_ID_RESTARTS, "restarts_per_slot", 0, &s->restarts_per_slot,
+                     err));
+    TRY(read_integer(s, OPTION_ID_JOIN_PORT, "join_port", 1, &s->join_port, err));
+    if (s->join_port > 65535)
+        return error_set(err, HVD_INVALID, -1, "join_port=%d must be <= 65535", s->join_port);
+    TRY(read_cooldown(s, err));
+    s->max_np = max == INT32_MAX ? 0 : max;
     if (!s->is_elastic)
         return HVD_OK;
-    if (min > s->np || s->np > max) {
+    if (s->min_np > s->np || s->np > max) {
         *usage_p = true;
         return error_set(err, HVD_INVALID, -1,
-                         "min-np %d, np %d and max-np %d must not decrease", min, s->np,
-                         max);
+                         "min-np %d, np %d and max-np %d must not decrease", s->min_np,
+                         s->np, max);
     }
-    return error_set(err, HVD_UNSUPPORTED, -1,
-                     "elastic jobs (--min-np, --host-discovery-script) are not available "
-                     "in this version");
+    if (s->controller != CONTROLLER_NATIVE || s->node.count > 0)
+        return error_set(err, HVD_INVALID, -1, "elastic jobs are started with our own agents "
+                         "(--gloo), not with --mpi, --jsrun or --rendezvous");
+    return HVD_OK;
+}
+
+static enum hvd_status read_join(struct settings *s, bool *usage_p, struct hvd_error *err)
+{
+    TRY(node_parse_place(value_of(s, OPTION_ID_JOIN), s->join.host, &s->join.port, err));
+    s->join.slots = 1;
+    TRY(read_integer(s, OPTION_ID_NUM_PROC, "num_proc", 1, &s->join.slots, err));
+    TRY(read_integer(s, OPTION_ID_START_TIMEOUT, "start_timeout", 0, &s->start_timeout_s,
+                     err));
+    if (s->join.slots > 4096)
+        return error_set(err, HVD_INVALID, -1, "num_proc=%d must be <= 4096", s->join.slots);
+    *usage_p = s->options.command_count > 0;
+    return *usage_p ? error_set(err, HVD_INVALID, -1, "--join takes no command: the job has "
+                                "one") : HVD_OK;
 }
 
 /* Options that only ask need nothing else. */
@@ -412,7 +464,7 @@ static bool is_question(const struct settings *s)
 {
     return has(s, OPTION_ID_HELP) || has(s, OPTION_ID_VERSION) ||
            has(s, OPTION_ID_CHECK_BUILD) || has(s, OPTION_ID_LIST_ALGORITHMS) ||
-           has(s, OPTION_ID_PRINT_ARGS);
+           has(s, OPTION_ID_PRINT_ARGS) || has(s, OPTION_ID_STATUS);
 }
 
 enum hvd_status settings_read(int argc, char **argv, struct settings *s, bool *usage_p,
@@ -436,6 +488,8 @@ enum hvd_status settings_read(int argc, char **argv, struct settings *s, bool *u
     TRY(export_knobs(s, err));
     if (has(s, OPTION_ID_PRINT_CONFIG))
         return HVD_OK;
+    if (has(s, OPTION_ID_JOIN))
+        return read_join(s, usage_p, err);
     TRY(read_np(s, usage_p, err));
     read_environment(s);
     *usage_p = true;
@@ -444,7 +498,7 @@ enum hvd_status settings_read(int argc, char **argv, struct settings *s, bool *u
     TRY(read_hosts(s, err));
     TRY(read_nics(s, err));
     TRY(node_read(s, err));
-    TRY(check_elastic(s, usage_p, err));
+    TRY(read_elastic(s, usage_p, err));
     status = config_read(&conf, err);
     if (status == HVD_OK)
         status = read_limits(s, &conf, err);
@@ -454,7 +508,7 @@ enum hvd_status settings_read(int argc, char **argv, struct settings *s, bool *u
 
 void settings_release(struct settings *s)
 {
-    explicit_bzero(s->node.key, sizeof s->node.key);
+    secret_free(s->node.key, HVD_KEY_BYTES);
     options_release(&s->options);
     hosts_release(&s->hosts);
     env_release(&s->base);

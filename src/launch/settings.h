@@ -17,7 +17,14 @@ struct node_settings {
     int rank;                           /* of this node; it is the index of its host */
     char host[HVD_HOST_MAX];            /* of the rendezvous */
     int port;
-    uint8_t key[HVD_KEY_BYTES];
+    uint8_t *key;                       /* HVD_KEY_BYTES of secret memory; NULL: none */
+};
+
+/* --join: this machine becomes a part of somebody's elastic job. */
+struct join_settings {
+    char host[HVD_HOST_MAX];            /* where its launcher is; "": not asked for */
+    int port;
+    int slots;                          /* that this machine brings */
 };
 
 struct settings {
@@ -28,11 +35,23 @@ struct settings {
     enum controller controller;
     bool verbose, timestamps, no_bind, skip_host_keys, is_elastic;
     struct node_settings node;
+    struct join_settings join;
+    int join_port;                      /* 0: any, and only where the job is reached anyway */
+    const char *key_file;               /* NULL: none given */
     const char *output_dir;             /* NULL: none */
+    const char *discovery;              /* command that prints the hosts; NULL: `hosts` */
+    double discovery_s;                 /* between two runs of it */
+    int slots_per_host;                 /* of hosts without a number; 0: not given */
+    int min_np, max_np;                 /* elastic; max_np 0: no limit */
+    int reset_limit;                    /* -1: none */
+    int restarts_per_slot;
+    int elastic_timeout_s;
+    int cooldown_lo_s, cooldown_hi_s;   /* 0: none */
     int start_timeout_s;
     double timeout_s;                   /* rendezvous, from the first hello to the last */
     double heartbeat_s;
     int grace_ms;                       /* SIGTERM to SIGKILL */
+    int leave_ms;                       /* elastic: from a host's notice to its end */
     int ssh_port;                       /* 0: ssh's own */
     const char *ssh_identity;           /* NULL: ssh's own */
     const char *remote_shell;           /* kubexec.sh, NULL: ssh */

@@ -70,18 +70,21 @@ static bool may_write(const struct sink *sink)
     return sink->is_ours || !sink->has_poll || poll(&p, 1, 0) == 1;
 }
 
-static void give_up(struct sink *sink)
+/* The reader has gone (as `head` does), or the disk is full; the job goes on without it. */
+static void give_up(struct sink *sink, int error)
 {
-    /* The reader has gone (as `head` does); the job goes on without it. */
+    sink->error = error;
     if (sink->has_poll) {
         uv_poll_stop(&sink->poll);
         close(sink->fd);
         uv_close((uv_handle_t *)&sink->poll, NULL);
         sink->has_poll = false;
+        sink->fd = -1;
     }
-    sink->fd = -1;
     strbuf_clear(&sink->buf);
     sink->at = 0;
+    if (sink->on_broken != NULL)
+        sink->on_broken(sink);
 }
 
 static void write_some(struct sink *sink)
@@ -100,7 +103,7 @@ static void write_some(struct sink *sink)
         if (n < 0 && errno == EAGAIN)
             break;
         if (n < 0) {
-            give_up(sink);
+            give_up(sink, errno);
             return;
         }
         sink->at += (size_t)n;
@@ -144,7 +147,7 @@ void sink_put(struct sink *sink, int owner, const char *prefix, const char *byte
     bool goes_on = sink->owner == owner &&
                    (!at_start || (sink->last == '\r' && bytes[0] == '\n'));
 
-    if (sink->fd < 0)
+    if (sink->fd < 0 || sink->error != 0)
         return;
     if (!at_start && sink->owner != owner)
         strbuf_add(&sink->buf, "\n", 1);

@@ -15,7 +15,8 @@
 #define SINK_LOW (SINK_HIGH - (256u << 10))
 
 struct sink {
-    int fd;                             /* -1: broken, everything is thrown away */
+    int fd;                             /* -1: there is none, all is thrown away */
+    int error;                          /* errno of the write that broke it, 0: none */
     bool is_ours;                       /* fd is a description of our own */
     bool is_watched, has_poll, is_socket;
     uv_poll_t poll;
@@ -24,6 +25,7 @@ struct sink {
     int owner;                          /* who wrote last */
     char last;                          /* the last byte, '\n' at the start */
     void (*on_drained)(struct sink *sink);
+    void (*on_broken)(struct sink *sink);   /* once; what comes later is thrown away */
     void *data;
 };
 

@@ -2,8 +2,8 @@
  * spawn.c: fork and exec of a worker.
  *
  * libuv's uv_spawn has no step between fork and exec; a worker needs one: it dies with
- * its agent (PR_SET_PDEATHSIG), may be bound to CPUs, and gets the key through a pipe of
- * its own.
+ * its agent (PR_SET_PDEATHSIG), may be bound to CPUs, and gets the descriptor that holds
+ * the key.
  *
  * 1. The child leads a group of its own in the session of its agent, which has no
  *    terminal: no terminal's signals reach it, and its whole group can be signalled.  A
@@ -24,10 +24,9 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-extern char **environ;
 
 struct ends {
-    int in, out[2], err[2], key[2], result[2], payload, failure[2];
+    int in, out[2], err[2], key, result[2], payload, failure[2];
 };
 
 static void close_fd(int *fd)
@@ -40,22 +39,19 @@ static void close_fd(int *fd)
 static void close_ends(struct ends *e)
 {
     int *all[] = {&e->in,     &e->out[0], &e->out[1],    &e->err[0],
-                  &e->err[1], &e->key[0], &e->key[1],    &e->result[0],
+                  &e->err[1], &e->key,    &e->result[0],
                   &e->result[1], &e->payload, &e->failure[0], &e->failure[1]};
 
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         close_fd(all[i]);
 }
 
-static bool open_key(struct ends *e, const uint8_t *key)
+static bool open_key(struct ends *e, int key_fd)
 {
-    if (key == NULL)
+    if (key_fd < 0)
         return true;
-    if (pipe2(e->key, O_CLOEXEC) != 0 ||
-        write(e->key[1], key, HVD_KEY_BYTES) != HVD_KEY_BYTES)
-        return false;
-    close_fd(&e->key[1]);
-    return true;
+    e->key = fcntl(key_fd, F_DUPFD_CLOEXEC, 3);
+    return e->key >= 0;
 }
 
 static bool open_payload(struct ends *e, int payload_fd)
@@ -73,11 +69,11 @@ static bool open_payload(struct ends *e, int payload_fd)
 static enum hvd_status open_ends(struct ends *e, const struct spawn_request *req,
                                  struct hvd_error *err)
 {
-    *e = (struct ends){-1, {-1, -1}, {-1, -1}, {-1, -1}, {-1, -1}, -1, {-1, -1}};
+    *e = (struct ends){-1, {-1, -1}, {-1, -1}, -1, {-1, -1}, -1, {-1, -1}};
     e->in = req->stdin_fd >= 0 ? fcntl(req->stdin_fd, F_DUPFD_CLOEXEC, 3)
                                : open("/dev/null", O_RDONLY | O_CLOEXEC);
     if (e->in < 0 || pipe2(e->out, O_CLOEXEC) != 0 || pipe2(e->err, O_CLOEXEC) != 0 ||
-        pipe2(e->failure, O_CLOEXEC) != 0 || !open_key(e, req->key) ||
+        pipe2(e->failure, O_CLOEXEC) != 0 || !open_key(e, req->key_fd) ||
         !open_payload(e, req->payload_fd)) {
         enum hvd_status status = error_sys(err, -1, "cannot make the pipes of a worker");
 
@@ -90,7 +86,7 @@ static enum hvd_status open_ends(struct ends *e, const struct spawn_request *req
 /* Two steps, because a source may have the number of another one's target. */
 static bool place_descriptors(const struct ends *e)
 {
-    const int source[] = {e->in, e->out[1], e->err[1], e->key[0], e->payload,
+    const int source[] = {e->in, e->out[1], e->err[1], e->key, e->payload,
                           e->result[1]};
     int high[6];
 
@@ -107,6 +103,8 @@ static void reset_signals(void)
     sigset_t none;
 
     signal(SIGPIPE, SIG_DFL);
+    signal(SIGUSR1, SIG_DFL);
+    signal(SIGUSR2, SIG_DFL);
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
 }
@@ -126,7 +124,7 @@ static _Noreturn void run_child(const struct spawn_request *req, const struct en
         sched_setaffinity(0, sizeof *req->cpus, req->cpus);
     reset_signals();
     if (place_descriptors(e)) {
-        environ = req->env;
+        __environ = req->env;           /* config.c says why this name */
         execvp(req->args[0], (char *const *)req->args);
     }
     number = errno;

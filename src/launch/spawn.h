@@ -15,7 +15,7 @@ struct spawn_request {
     const char *const *args;            /* NULL-terminated */
     char **env;                         /* NULL-terminated; PATH is looked up here */
     int stdin_fd;                       /* -1: /dev/null; the caller closes it */
-    const uint8_t *key;                 /* NULL: none */
+    int key_fd;                         /* of hvd_key_descriptor; -1: none */
     int payload_fd;                     /* -1: none, and no result; else reopened for
                                          * reading by each worker */
     const cpu_set_t *cpus;              /* NULL: as inherited */
@@ -35,5 +35,12 @@ enum hvd_status spawn_worker(const struct spawn_request *req,
 /* Sends a signal to every descendant of this process, whatever session it is in; returns
  * how many there are.  signal 0 only counts. */
 int spawn_signal_descendants(int signal);
+
+/* Sends a signal to those who handle it: `top`, else the nearest of its descendants (what
+ * a wrapper has started, but not what that has forked).  Nobody dies of it.  Returns how
+ * many got it. */
+int spawn_pass_signal(pid_t top, int signal);
+
+bool spawn_is_descendant(pid_t pid);
 
 #endif

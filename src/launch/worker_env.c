@@ -9,6 +9,8 @@
  */
 #include "launch/worker_env.h"
 
+#include "base/config.h"
+
 #include <string.h>
 
 static bool starts_with(const char *text, const char *prefix)
@@ -25,17 +27,19 @@ static bool is_name(const char *assignment, const char *name)
 
 bool worker_env_is_private(const char *assignment)
 {
-    static const char *const names[] = {
-        "HOROVOD_KEY", "HOROVOD_KEY_FD", "HOROVOD_KEY_FILE", "HOROVOD_RUN_FUNC_FD",
-        "HOROVOD_RUN_RESULT_FD", "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK",
-        "HOROVOD_LOCAL_SIZE", "HOROVOD_CROSS_RANK", "HOROVOD_CROSS_SIZE",
-        "HOROVOD_HOSTNAME", "HOROVOD_GLOO_RENDEZVOUS_ADDR",
-        "HOROVOD_GLOO_RENDEZVOUS_PORT", "HOROVOD_RENDEZVOUS_SERVE", "HOROVOD_JOB_ID",
-        "HOROVOD_GENERATION", "HOROVOD_ELASTIC"};
+    static const char *const of_run[] = {"HOROVOD_RUN_FUNC_FD", "HOROVOD_RUN_RESULT_FD"};
+    char name[64];
+    size_t bytes = strcspn(assignment, "=");
 
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-        if (is_name(assignment, names[i]))
+    for (size_t i = 0; i < sizeof of_run / sizeof of_run[0]; i++)
+        if (is_name(assignment, of_run[i]))
             return true;
+    if (bytes < sizeof name) {
+        memcpy(name, assignment, bytes);
+        name[bytes] = 0;
+        if (config_is_identity(name))
+            return true;
+    }
     return starts_with(assignment, "_HOROVOD_SECRET_KEY");
 }
 

@@ -48,7 +48,9 @@ TEST(a_start_arrives_byte_for_byte)
 TEST(a_job_arrives_byte_for_byte)
 {
     const char *env[] = {"PATH=/bin", "X="};
-    struct agent_job in = {.directory = "/tmp/a b", .heartbeat_ms = 4000, .bind = 1,
+    uint8_t key[HVD_KEY_BYTES];
+    struct agent_job in = {.key = key, .directory = "/tmp/a b", .heartbeat_ms = 4000,
+                           .leave_ms = 25000, .bind = 1,
                            .addrs = "10.0.0.1,fd00::1", .port = 77, .env = env,
                            .env_count = 2}, out;
     const char *body;
@@ -56,15 +58,16 @@ TEST(a_job_arrives_byte_for_byte)
     size_t bytes;
 
     for (int i = 0; i < HVD_KEY_BYTES; i++)
-        in.key[i] = (uint8_t)(i * 7);
+        key[i] = (uint8_t)(i * 7);
     strbuf_init(&buf);
     agent_put_job(&buf, &in);
     get(&buf, AGENT_JOB, &body, &bytes);
     CHECK_OK(agent_get_job(body, bytes, &out, &err), err);
-    CHECK(memcmp(out.key, in.key, HVD_KEY_BYTES) == 0);
+    CHECK(memcmp(out.key, key, HVD_KEY_BYTES) == 0);
     CHECK_STR(out.directory, in.directory);
     CHECK_STR(out.addrs, in.addrs);
     CHECK_EQ(out.port, 77u);
+    CHECK_EQ(out.leave_ms, 25000u);
     CHECK_STR(out.env[1], "X=");
     agent_job_release(&out);
     strbuf_release(&buf);

@@ -20,8 +20,6 @@ TEST(later_settings_replace_earlier_ones)
     CHECK_STR(env_get(&env, "A"), "\xff\n");
     CHECK_STR(env_get(&env, "B.C"), "x=y");
     CHECK(env_get(&env, "X") == NULL);
-    env_unset(&env, "A");
-    CHECK(env_get(&env, "A") == NULL);
     CHECK_STR(env_get(&env, "D"), "5");
     CHECK(env.items[env.count] == NULL);
     env_release(&env);
@@ -36,11 +34,7 @@ TEST(many_variables)
         snprintf(name, sizeof name, "N%d", i % 2500);
         env_set(&env, name, "%d", i);
     }
-    for (int i = 0; i < 2500; i += 2) {
-        snprintf(name, sizeof name, "N%d", i);
-        env_unset(&env, name);
-    }
-    CHECK_EQ(env.count, 1250);
+    CHECK_EQ(env.count, 2500);
     CHECK_STR(env_get(&env, "N2499"), "4999");
     CHECK(!env.failed);
     env_release(&env);

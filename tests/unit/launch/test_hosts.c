@@ -112,6 +112,25 @@ TEST(a_hostfile_has_comments_blanks_and_other_keys)
     hosts_release(&list);
 }
 
+TEST(a_line_may_be_written_as_in_a_host_string)
+{
+    const char *text = "localhost:2\n[fd00::1]:3 # x\nfd00::2\nnode1:1 max_slots=4\n";
+    struct host_list list;
+
+    CHECK_OK(hosts_parse_lines(text, strlen(text), "f", &list, &err), err);
+    CHECK_EQ(list.count, 4);
+    CHECK_STR(list.items[0].name, "localhost");
+    CHECK_EQ(list.items[0].slots, 2);
+    CHECK_STR(list.items[1].name, "fd00::1");
+    CHECK_EQ(list.items[1].slots, 3);
+    CHECK_STR(list.items[2].name, "fd00::2");
+    CHECK_EQ(list.items[2].slots, 1);
+    hosts_release(&list);
+    CHECK_HAS(refused_file("localhost:x\n"), "slots must be a number");
+    CHECK_HAS(refused_file("localhost:\n"), "slots must be a number");
+    CHECK_HAS(refused_file("localhost:2 slots=3\n"), "given twice");
+}
+
 TEST(a_bad_line_is_named)
 {
     CHECK_HAS(refused_file("a slots=1\nb slots=x\n"), "hosts.txt line 2");

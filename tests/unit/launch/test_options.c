@@ -63,15 +63,19 @@ TEST(ambiguous_and_unknown_names_are_usage_errors)
     CHECK_EQ((int)PARSE("--autotune-", "1"), (int)HVD_INVALID);
     CHECK_HAS(err.text, "ambiguous option: --autotune- could match");
     CHECK_EQ((int)PARSE("--nonsense"), (int)HVD_INVALID);
-    CHECK_STR(err.text, "unrecognized arguments: --nonsense");
+    CHECK_STR(err.text, "unrecognized arguments: --nonsense (horovodrun --help lists all)");
     CHECK_EQ((int)PARSE("-np"), (int)HVD_INVALID);
     CHECK_STR(err.text, "argument -np/--num-proc: expected one argument");
     CHECK_EQ((int)PARSE("-np", "two"), (int)HVD_INVALID);
     CHECK_STR(err.text, "argument -np/--num-proc: invalid int value: 'two'");
     CHECK_EQ((int)PARSE("-np", "--verbose"), (int)HVD_INVALID);
     CHECK_EQ((int)PARSE("--gloo=1"), (int)HVD_INVALID);
-    CHECK_EQ((int)PARSE("--log-level", "info"), (int)HVD_INVALID);
-    CHECK_HAS(err.text, "invalid choice: 'info'");
+    CHECK_EQ((int)PARSE("--log-level", "info"), (int)HVD_OK);
+    CHECK_EQ((int)PARSE("--log-level", "info,transport=debug"), (int)HVD_OK);
+    CHECK_EQ((int)PARSE("--log-level", "info,=debug"), (int)HVD_INVALID);
+    CHECK_EQ((int)PARSE("--log-level", "transport="), (int)HVD_INVALID);
+    CHECK_EQ((int)PARSE("--log-level", ""), (int)HVD_INVALID);
+    CHECK_HAS(err.text, "invalid choice: ''");
 }
 
 TEST(an_exact_name_wins_over_longer_ones)

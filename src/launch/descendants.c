@@ -1,5 +1,5 @@
 /*
- * descend.c: every descendant of this process, found by the parent numbers in /proc.
+ * descendants.c: every descendant of this process, found by the parent numbers in /proc.
  * Together with PR_SET_CHILD_SUBREAPER nothing a worker has started can hide: a process
  * whose parent dies becomes our child.
  */
@@ -16,7 +16,7 @@
 
 struct pair {
     pid_t pid, parent;
-    bool is_ours, is_zombie;
+    bool is_ours, is_zombie, is_done;
 };
 
 static bool read_stat(const char *pid, struct pair *p)
@@ -128,4 +128,84 @@ int spawn_signal_descendants(int signal)
     }
     free(pairs);
     return living;
+}
+
+/* Whether a signal does what the process wants it to do: it has a handler, or it is
+ * blocked, as sigwait and signalfd need it. */
+static bool handles(pid_t pid, int signal)
+{
+    static const char *const names[] = {"SigBlk:", "SigCgt:"};
+    char path[64], text[4096];
+    unsigned long long mask = 0;
+    ssize_t n = 0;
+    int fd;
+
+    snprintf(path, sizeof path, "/proc/%d/status", pid);
+    fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd >= 0) {
+        n = read(fd, text, sizeof text - 1);
+        close(fd);
+    }
+    text[n > 0 ? n : 0] = '\0';
+    for (int i = 0; i < 2; i++) {
+        const char *at = strstr(text, names[i]);
+
+        if (at != NULL)
+            mask |= strtoull(at + strlen(names[i]), NULL, 16);
+    }
+    return (mask >> (signal - 1)) & 1;
+}
+
+int spawn_pass_signal(pid_t top, int signal)
+{
+    int count, sent = 0;
+    struct pair *pairs;
+    bool found = true;
+
+    if (handles(top, signal))
+        return kill(top, signal) == 0;
+    pairs = read_processes(&count);
+    if (pairs == NULL)
+        return 0;
+    qsort(pairs, (size_t)count, sizeof *pairs, compare_pids);
+    /* `is_ours`: it does not handle the signal, so its children are asked. */
+    while (found) {
+        found = false;
+        for (int i = 0; i < count; i++) {
+            if (pairs[i].is_done || !is_parent_ours(pairs, count, pairs[i].parent, top))
+                continue;
+            found = pairs[i].is_done = true;
+            if (!handles(pairs[i].pid, signal))
+                pairs[i].is_ours = true;
+            else
+                sent += kill(pairs[i].pid, signal) == 0;
+        }
+    }
+    free(pairs);
+    return sent;
+}
+
+/* Up the parents of one process.  One of them may end while we look: then its children are
+ * somebody else's, and we look again. */
+bool spawn_is_descendant(pid_t pid)
+{
+    pid_t self = getpid();
+
+    for (int tries = 0; tries < 3; tries++) {
+        pid_t at = pid;
+        struct pair p = {0};
+        char text[24];
+
+        while (at > 1 && at != self) {
+            snprintf(text, sizeof text, "%d", (int)at);
+            if (!read_stat(text, &p))
+                break;
+            at = p.parent;
+        }
+        if (at == self)
+            return pid != self;
+        if (at <= 1)
+            return false;
+    }
+    return false;
 }
