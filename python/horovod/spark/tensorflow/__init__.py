@@ -1,0 +1,3 @@
+"""Not part of this package."""
+raise ImportError("horovod.spark.tensorflow is not available: horovod.spark has estimators for "
+                  "PyTorch (horovod.spark.torch) and Lightning (horovod.spark.lightning)")
