@@ -10,9 +10,13 @@ when one of them has been executed, does what ACTIONS says:
 3. Under a launcher ``rank_zero_only`` knows the rank before there is a strategy.
 4. torch.compile leaves our code alone: operations run between the graphs, as they are.
    Otherwise it warns that it cannot trace them.
+5. Under mpirun a line is printed in one piece.  mpirun marks whatever it reads with the rank,
+   and PYTHONUNBUFFERED, without which it would read nothing for a long time, cuts every line
+   into its text and its end.
 
 Importing ``horovod`` installs the finder.  For scripts that never do, horovod-startup.pth
-does it when the interpreter starts; outside a launcher that line does nothing.
+does it when the interpreter starts, so that a script which runs under a launcher also runs
+without one, as a job of one process.
 ``HOROVOD_NO_STARTUP_HOOK=1`` switches off that line and numbers 2 and 3.
 
 Nothing here may raise: a Lightning that has changed costs a warning, not the script.  Only
@@ -189,10 +193,19 @@ class _Finder:
 _finder = _Finder()
 
 
+def _print_whole_lines():
+    """Standard output and error by lines: as early as unbuffered, and in one piece."""
+    if os.environ.get("HOROVOD_CONTROLLER") == "mpi" and os.environ.get("PYTHONUNBUFFERED"):
+        for stream in (sys.stdout, sys.stderr):
+            if hasattr(stream, "reconfigure"):
+                stream.reconfigure(line_buffering=True, write_through=False)
+
+
 def install():
     """Waits for Lightning, or acts at once if it is there already.  Safe to call again."""
     if _finder not in sys.meta_path:
         sys.meta_path.insert(0, _finder)
+        _print_whole_lines()
     for name in ACTIONS:
         module = sys.modules.get(name)
         if module is not None and not getattr(module.__spec__, "_initializing", False):

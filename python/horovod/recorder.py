@@ -1,10 +1,13 @@
-"""Reads flight recorder files: ``python -m horovod.recorder FILE...``
+"""Reads flight recorder files: ``python -m horovod.recorder FOLDER``
 
-A process writes its file when an operation stalls, when the job fails and on SIGUSR2 (the log
-says where). Give the files of all ranks, and this shows what each rank did last, which
+A process writes its file when an operation stalls, when the job fails and on SIGUSR2, into the
+folder of its job (the log says where). Give that folder, or the files of all ranks (of other
+hosts, too), and this shows what each rank did last, which
 operations are open somewhere, and which ranks have not come to them.
 """
 import argparse
+import glob
+import os
 import re
 import sys
 from dataclasses import dataclass, field
@@ -48,7 +51,7 @@ class Dump:
         return {r.key: r for r in self.records if r.event != "note"}
 
     def open(self) -> Dict[Key, Record]:
-        return {key: r for key, r in self.last().items() if r.event in ("submit", "start")}
+        return {key: r for key, r in self.last().items() if r.event == "submit"}
 
 
 def parse(lines: Iterable[str]) -> Iterator[Dump]:
@@ -72,12 +75,20 @@ def parse(lines: Iterable[str]) -> Iterator[Dump]:
 def read(paths: Iterable[str]) -> Dict[int, Dump]:
     """The newest dump of each rank."""
     newest: Dict[int, Dump] = {}
-    for path in paths:
+    for path in _files(paths):
         with open(path, encoding="utf-8", errors="replace") as file:
             for dump in parse(file):
                 if dump.rank not in newest or newest[dump.rank].time <= dump.time:
                     newest[dump.rank] = dump
     return newest
+
+
+def _files(paths: Iterable[str]) -> Iterator[str]:
+    for path in paths:
+        if os.path.isdir(path):
+            yield from sorted(glob.glob(os.path.join(glob.escape(path), "rank*.txt")))
+        else:
+            yield path
 
 
 def _ranks(ranks: Iterable[int]) -> str:
@@ -122,7 +133,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
         prog="python -m horovod.recorder",
         description="Shows the last operations of the ranks of a job.")
     parser.add_argument("files", nargs="+", metavar="FILE",
-                        help="horovod-recorder-rank*.txt, of as many ranks as there are")
+                        help="folders of jobs, or files of as many ranks as there are")
     parser.add_argument("-n", "--last", type=int, default=10, metavar="COUNT",
                         help="records to show of each rank (10)")
     options = parser.parse_args(arguments)

@@ -10,15 +10,17 @@
  * 1. A slot counts `delay` down from `passes`; at 0 its gradient is ready.  One more pass
  *    before the step is an AssertionError.
  * 2. Ready means taken: the gradient is in the bucket's view, and p.grad is that view.
- *    Where this cannot be (other dtype, sparse) `odd`, a Python function, brings it in,
+ *    Where this cannot be (other dtype, sparse) `fallback`, a Python function, brings it in,
  *    and the slot is `kept`: p.grad stays as it is, and the caller of wait() copies the
  *    result back.
- * 3. A slot without bucket is reduced on its own by `odd` (sparse, custom compression).
+ * 3. A slot without bucket is reduced on its own by `fallback` (sparse, custom compression).
  * 4. Before the first plan nothing is taken; collect() takes everything that is missing.
  * 5. The last element of a bucket is a flag: neutral unless a rank asks for a new plan.
  * 6. A bucket's memory is not touched between its submission and the end of wait().
  * 7. Whoever keeps a p.grad of an old step, after zero_grad made p.grad None, keeps its
  *    values: the view is moved out of the bucket before the bucket is written again.
+ * 8. What is true of the plan and of the step are two states with legal changes (PLAN_STATES,
+ *    STEP_STATES); Python asks for them and keeps no flags of its own.
  */
 #include "python/py_core.h"
 
@@ -27,7 +29,35 @@
 
 #define COPY_ALONE_BYTES (64 << 10)     /* above, torch's copy_ may use several threads */
 
-struct slot {
+/* name, what is true, changes */
+#define PLAN_STATES(X)                                                                 \
+    X(NONE, "nothing is taken before collect()", TO(CURRENT))                          \
+    X(CURRENT, "a ready gradient goes to its place at once", TO(EXPIRING) | TO(NONE))  \
+    X(EXPIRING, "as CURRENT; it ends with this step: a rank asks for another, or there " \
+                "are parameters that it does not know", TO(NONE))
+
+#define STEP_STATES(X)                                                                 \
+    X(IDLE, "no gradient has come", TO(FILLING))                                       \
+    X(FILLING, "gradients come in; buckets that are full are under way",               \
+      TO(REDUCED) | TO(IDLE))                                                          \
+    X(REDUCED, "p.grad has the results; more can only come of new parameters",         \
+      TO(IDLE) | TO(FILLING))
+
+#define TO(name) (1u << STATE_##name)
+#define STATE_ENUM(name, text, changes) STATE_##name,
+enum plan_state { PLAN_STATES(STATE_ENUM) PLAN_STATE_COUNT };
+enum step_state { STEP_STATES(STATE_ENUM) STEP_STATE_COUNT };
+
+struct state_row {
+    const char *name, *text;
+    unsigned may_enter;
+};
+
+#define STATE_ROW(name, text, changes) [STATE_##name] = {#name, text, changes},
+static const struct state_row plan_rows[] = {PLAN_STATES(STATE_ROW)};
+static const struct state_row step_rows[] = {STEP_STATES(STATE_ROW)};
+
+struct grad_slot {
     PyObject *view;                     /* NULL without bucket */
     PyObject *dtype;                    /* of view */
     char *data;
@@ -51,17 +81,17 @@ struct bucket {
 struct reducer {
     PyObject_HEAD
     PyObject *module;
-    PyObject *odd;                      /* odd(index, gradient) -> kept */
+    PyObject *fallback;                 /* fallback(index, gradient) -> kept */
     PyObject *renew;                    /* renew(index, view) -> new view, rule 7 */
     PyObject *complete;                 /* complete(): all slots have counted down */
-    struct slot *slots;
+    struct grad_slot *slots;
     struct bucket *buckets;
     int slot_count, bucket_count;
     int passes, silent;
-    int touched;                        /* slots that have begun to count down */
     int counting;                       /* slots that have not counted down to 0 */
     int missing;                        /* slots that are not taken */
-    bool planned;
+    enum plan_state plan;
+    enum step_state step;
 };
 
 struct slot_object {
@@ -70,13 +100,58 @@ struct slot_object {
     int index;
 };
 
+/* ---- states --------------------------------------------------------------------- */
+
+/* -1: raised, since the change is not legal. */
+static int may_change(const struct state_row *rows, int from, int to)
+{
+    if (from == to || (rows[from].may_enter & (1u << to)))
+        return 0;
+    PyErr_Format(PyExc_AssertionError, "the reducer is %s (%s) and cannot become %s",
+                 rows[from].name, rows[from].text, rows[to].name);
+    return -1;
+}
+
+static int step_enter(struct reducer *r, enum step_state to)
+{
+    if (may_change(step_rows, (int)r->step, (int)to) != 0)
+        return -1;
+    r->step = to;
+    return 0;
+}
+
+/* {name: (names that may follow)} */
+static PyObject *changes_dict(const struct state_row *rows, int count)
+{
+    PyObject *dict = PyDict_New();
+
+    for (int from = 0; dict != NULL && from < count; from++) {
+        PyObject *list = PyList_New(0), *tuple = NULL;
+
+        for (int to = 0; list != NULL && to < count; to++) {
+            PyObject *name = (rows[from].may_enter & (1u << to))
+                                 ? PyUnicode_FromString(rows[to].name) : NULL;
+
+            if (name != NULL && PyList_Append(list, name) != 0)
+                Py_CLEAR(list);
+            Py_XDECREF(name);
+        }
+        tuple = list != NULL ? PyList_AsTuple(list) : NULL;
+        if (tuple == NULL || PyDict_SetItemString(dict, rows[from].name, tuple) != 0)
+            Py_CLEAR(dict);
+        Py_XDECREF(list);
+        Py_XDECREF(tuple);
+    }
+    return dict;
+}
+
 /* ---- submission ----------------------------------------------------------------- */
 
 static int bucket_submit(struct reducer *r, struct bucket *b)
 {
     struct hvd_error err;
 
-    if (hvd_submit(&b->req, 1, &b->handle, &err) == HVD_OK)
+    if (core_submit(&b->req, 1, &b->handle, &err) == HVD_OK)
         return 0;
     b->handle = 0;
     core_raise(core_of(r->module), &err);
@@ -88,7 +163,7 @@ static int bucket_submit(struct reducer *r, struct bucket *b)
 /* Rule 7. */
 static int view_renew(struct reducer *r, int index)
 {
-    struct slot *slot = &r->slots[index];
+    struct grad_slot *slot = &r->slots[index];
     PyObject *view;
 
     if (slot->view == NULL || Py_REFCNT(slot->view) == 1)
@@ -103,7 +178,7 @@ static int view_renew(struct reducer *r, int index)
 
 /* 1: an ordinary tensor that can be copied byte by byte, at *data_p; -1: raised.  Its shape
  * is that of the parameter: torch sees to it. */
-static int grad_is_plain(struct core_state *s, const struct slot *slot, PyObject *grad,
+static int grad_is_plain(struct core_state *s, const struct grad_slot *slot, PyObject *grad,
                          void **data_p)
 {
     PyObject *value;
@@ -129,7 +204,7 @@ static int grad_is_plain(struct core_state *s, const struct slot *slot, PyObject
     return PyErr_Occurred() ? -1 : 1;
 }
 
-static int copy_in(struct core_state *s, const struct slot *slot, PyObject *grad,
+static int copy_in(struct core_state *s, const struct grad_slot *slot, PyObject *grad,
                    const void *data)
 {
     PyObject *result;
@@ -144,10 +219,10 @@ static int copy_in(struct core_state *s, const struct slot *slot, PyObject *grad
 }
 
 /* Rule 2's exception: Python brings the gradient in and says whether p.grad is kept. */
-static int take_odd(struct reducer *r, int index, PyObject *grad)
+static int take_fallback(struct reducer *r, int index, PyObject *grad)
 {
-    struct slot *slot = &r->slots[index];
-    PyObject *result = PyObject_CallFunction(r->odd, "iO", index, grad);
+    struct grad_slot *slot = &r->slots[index];
+    PyObject *result = PyObject_CallFunction(r->fallback, "iO", index, grad);
     int kept = result != NULL ? PyObject_IsTrue(result) : -1;
 
     Py_XDECREF(result);
@@ -158,10 +233,10 @@ static int take_odd(struct reducer *r, int index, PyObject *grad)
 
 static int take_missing(struct reducer *r, int index, PyObject *param)
 {
-    struct slot *slot = &r->slots[index];
+    struct grad_slot *slot = &r->slots[index];
 
     if (slot->bucket < 0 || !slot->fits)
-        return take_odd(r, index, Py_None);
+        return take_fallback(r, index, Py_None);
     if (view_renew(r, index) != 0)
         return -1;
     memset(slot->data, 0, slot->bytes);
@@ -171,7 +246,7 @@ static int take_missing(struct reducer *r, int index, PyObject *param)
 static int take_grad(struct reducer *r, int index, PyObject *param, PyObject *grad)
 {
     struct core_state *s = core_of(r->module);
-    struct slot *slot = &r->slots[index];
+    struct grad_slot *slot = &r->slots[index];
     void *data;
     int is = core_attr_is(grad, s->words.requires_grad, Py_True);
 
@@ -182,14 +257,14 @@ static int take_grad(struct reducer *r, int index, PyObject *param, PyObject *gr
     if (is != 0)
         return -1;
     if (slot->bucket < 0)
-        return take_odd(r, index, grad);
+        return take_fallback(r, index, grad);
     if (grad == slot->view)
         return 0;
     if (view_renew(r, index) != 0)
         return -1;
     is = grad_is_plain(s, slot, grad, &data);
     if (is != 1)
-        return is < 0 ? -1 : take_odd(r, index, grad);
+        return is < 0 ? -1 : take_fallback(r, index, grad);
     if (copy_in(s, slot, grad, data) != 0)
         return -1;
     return PyObject_SetAttr(param, s->words.grad, slot->view);
@@ -197,7 +272,7 @@ static int take_grad(struct reducer *r, int index, PyObject *param, PyObject *gr
 
 static int slot_take(struct reducer *r, int index, PyObject *param)
 {
-    struct slot *slot = &r->slots[index];
+    struct grad_slot *slot = &r->slots[index];
     PyObject *grad = PyObject_GetAttr(param, core_of(r->module)->words.grad);
     int result;
 
@@ -222,7 +297,7 @@ static PyObject *slot_call(PyObject *object, PyObject *args, PyObject *kwargs)
 {
     struct slot_object *self = (struct slot_object *)object;
     struct reducer *r = self->reducer;
-    struct slot *slot = &r->slots[self->index];
+    struct grad_slot *slot = &r->slots[self->index];
     PyObject *param = PyTuple_GetItem(args, 0);
 
     if (param == NULL)
@@ -234,12 +309,12 @@ static PyObject *slot_call(PyObject *object, PyObject *args, PyObject *kwargs)
                             "gradients were computed more than backward_passes_per_step "
                             "(%d) times before a call to step(); accumulate with "
                             "backward_passes_per_step, or within no_sync()", r->passes);
-    if (slot->delay == r->passes)
-        r->touched++;
+    if (step_enter(r, STATE_FILLING) != 0)
+        return NULL;
     if (--slot->delay > 0)
         Py_RETURN_NONE;
     r->counting--;
-    if (r->planned && slot_take(r, self->index, param) != 0)
+    if (r->plan != STATE_NONE && slot_take(r, self->index, param) != 0)
         return NULL;
     if (r->counting == 0)
         return PyObject_CallNoArgs(r->complete);
@@ -248,12 +323,8 @@ static PyObject *slot_call(PyObject *object, PyObject *args, PyObject *kwargs)
 
 static void slot_dealloc(PyObject *object)
 {
-    PyTypeObject *type = Py_TYPE(object);
-    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
-
     Py_XDECREF((PyObject *)((struct slot_object *)object)->reducer);
-    release(object);
-    Py_DECREF(type);
+    core_free(object);
 }
 
 static PyType_Slot slot_slots[] = {
@@ -280,7 +351,7 @@ static void reducer_rearm(struct reducer *r)
     }
     for (int i = 0; i < r->bucket_count; i++)
         r->buckets[i].missing = r->buckets[i].member_count;
-    r->touched = 0;
+    r->step = STATE_IDLE;               /* legal from everywhere */
     r->missing = r->counting = r->slot_count;
 }
 
@@ -306,7 +377,7 @@ static void reducer_unplan(struct reducer *r)
     free(r->buckets);
     r->buckets = NULL;
     r->bucket_count = 0;
-    r->planned = false;
+    r->plan = STATE_NONE;               /* legal from everywhere */
     for (int i = 0; i < r->slot_count; i++) {
         r->slots[i].bucket = -1;
         Py_CLEAR(r->slots[i].view);
@@ -317,14 +388,14 @@ static void reducer_unplan(struct reducer *r)
 static int reducer_init(PyObject *object, PyObject *args, PyObject *kwargs)
 {
     struct reducer *r = (struct reducer *)object;
-    PyObject *odd, *renew, *complete;
+    PyObject *fallback, *renew, *complete;
 
-    if (!PyArg_ParseTuple(args, "iOOO", &r->passes, &odd, &renew, &complete))
+    if (!PyArg_ParseTuple(args, "iOOO", &r->passes, &fallback, &renew, &complete))
         return -1;
-    Py_INCREF(odd);
+    Py_INCREF(fallback);
     Py_INCREF(renew);
     Py_INCREF(complete);
-    r->odd = odd;
+    r->fallback = fallback;
     r->renew = renew;
     r->complete = complete;
     r->module = PyType_GetModule(Py_TYPE(object));
@@ -335,26 +406,23 @@ static int reducer_init(PyObject *object, PyObject *args, PyObject *kwargs)
 static void reducer_dealloc(PyObject *object)
 {
     struct reducer *r = (struct reducer *)object;
-    PyTypeObject *type = Py_TYPE(object);
-    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
 
     if (r->module != NULL)
         reducer_unplan(r);
     free(r->slots);
-    Py_XDECREF(r->odd);
+    Py_XDECREF(r->fallback);
     Py_XDECREF(r->renew);
     Py_XDECREF(r->complete);
     Py_XDECREF(r->module);
-    release(object);
-    Py_DECREF(type);
+    core_free(object);
 }
 
-/* add() -> the hook of one more parameter; the plan is void */
+/* add() -> the hook of one more parameter, which the plan, if there is one, does not know */
 static PyObject *reducer_add(PyObject *object, PyObject *unused)
 {
     struct reducer *r = (struct reducer *)object;
     struct core_state *s = core_of(r->module);
-    struct slot *slots = realloc(r->slots, ((size_t)r->slot_count + 1) * sizeof(*slots));
+    struct grad_slot *slots = realloc(r->slots, ((size_t)r->slot_count + 1) * sizeof(*slots));
     struct slot_object *hook;
 
     if (slots == NULL)
@@ -372,6 +440,8 @@ static PyObject *reducer_add(PyObject *object, PyObject *unused)
     r->slot_count++;
     r->missing++;
     r->counting++;
+    if (r->plan == STATE_CURRENT)
+        r->plan = STATE_EXPIRING;
     return (PyObject *)hook;
 }
 
@@ -465,7 +535,7 @@ static PyObject *reducer_plan(PyObject *object, PyObject *args)
     for (int i = 0; i < r->slot_count; i++)
         r->slots[i].taken = r->slots[i].kept = false;
     r->missing = r->slot_count;
-    r->planned = true;
+    r->plan = STATE_CURRENT;
     Py_RETURN_NONE;
 }
 
@@ -476,6 +546,10 @@ static PyObject *reducer_collect(PyObject *object, PyObject *params)
 
     if (!PyList_Check(params) || PyList_Size(params) != r->slot_count)
         return PyErr_Format(PyExc_ValueError, "a list of all parameters is needed");
+    if (r->plan == STATE_NONE)
+        return PyErr_Format(PyExc_AssertionError, "there is no plan to collect gradients for");
+    if (step_enter(r, STATE_FILLING) != 0)
+        return NULL;
     for (int i = 0; i < r->slot_count && r->missing > 0; i++)
         if (!r->slots[i].taken && slot_take(r, i, PyList_GetItem(params, i)) != 0)
             return NULL;
@@ -539,7 +613,8 @@ static PyObject *kept_list(const struct reducer *r)
     return list;
 }
 
-/* wait(params) -> (kept indices, somebody asks for a new plan) */
+/* wait(params) -> indices of those whose result is to be brought back.  Everything must have
+ * been collected. */
 static PyObject *reducer_wait(PyObject *object, PyObject *params)
 {
     struct reducer *r = (struct reducer *)object;
@@ -549,6 +624,11 @@ static PyObject *reducer_wait(PyObject *object, PyObject *params)
 
     if (!PyList_Check(params) || PyList_Size(params) != r->slot_count)
         return PyErr_Format(PyExc_ValueError, "a list of all parameters is needed");
+    if (r->missing > 0)
+        return PyErr_Format(PyExc_AssertionError, "%d gradients are not collected",
+                            r->missing);
+    if (may_change(step_rows, (int)r->step, STATE_REDUCED) != 0)
+        return NULL;
     for (int i = 0; i < r->bucket_count; i++) {
         int result = bucket_wait(&r->buckets[i], failed ? &other : &err);
 
@@ -562,14 +642,23 @@ static PyObject *reducer_wait(PyObject *object, PyObject *params)
     if (put_views(r, params) != 0)
         return NULL;
     kept = kept_list(r);
-    return kept != NULL ? Py_BuildValue("(NO)", kept, flagged ? Py_True : Py_False)
-                        : NULL;
+    if (kept == NULL)
+        return NULL;
+    if (flagged && r->plan == STATE_CURRENT)
+        r->plan = STATE_EXPIRING;
+    r->step = STATE_REDUCED;
+    return kept;
 }
 
+/* The next step may begin; what is in flight is dropped, and a plan that expires. */
 static PyObject *reducer_reset(PyObject *object, PyObject *unused)
 {
-    reducer_drop((struct reducer *)object);
-    reducer_rearm((struct reducer *)object);
+    struct reducer *r = (struct reducer *)object;
+
+    reducer_drop(r);
+    reducer_rearm(r);
+    if (r->plan == STATE_EXPIRING)
+        reducer_unplan(r);
     Py_RETURN_NONE;
 }
 
@@ -594,24 +683,24 @@ static PyObject *reducer_view(PyObject *object, PyObject *arg)
     return r->slots[index].view;
 }
 
-static PyObject *reducer_replan(PyObject *object, PyObject *unused)
-{
-    struct reducer *r = (struct reducer *)object;
-
-    reducer_unplan(r);
-    Py_RETURN_NONE;
-}
-
 #define COUNTER_GET(name)                                                              \
     static PyObject *reducer_get_##name(PyObject *object, void *unused)                \
     {                                                                                  \
         return PyLong_FromLong(((struct reducer *)object)->name);                      \
     }
-COUNTER_GET(touched)
 COUNTER_GET(missing)
-COUNTER_GET(planned)
 COUNTER_GET(passes)
 COUNTER_GET(silent)
+
+static PyObject *reducer_get_plan_state(PyObject *object, void *unused)
+{
+    return PyUnicode_FromString(plan_rows[((struct reducer *)object)->plan].name);
+}
+
+static PyObject *reducer_get_step_state(PyObject *object, void *unused)
+{
+    return PyUnicode_FromString(step_rows[((struct reducer *)object)->step].name);
+}
 
 #define COUNTER_SET(name)                                                              \
     static int reducer_set_##name(PyObject *object, PyObject *value, void *unused)     \
@@ -630,25 +719,24 @@ static PyMethodDef reducer_methods[] = {
     {"add", reducer_add, METH_NOARGS, "a slot for one more parameter; its hook"},
     {"plan", reducer_plan, METH_VARARGS, NULL},
     {"view", reducer_view, METH_O, NULL},
-    {"replan", reducer_replan, METH_NOARGS, "drops the plan, keeps the counts"},
     {"collect", reducer_collect, METH_O, NULL},
     {"wait", reducer_wait, METH_O, NULL},
-    {"reset", reducer_reset, METH_NOARGS, "drops what is in flight, keeps the plan"},
+    {"reset", reducer_reset, METH_NOARGS, "begins the next step; drops what is in flight"},
     {"forget", reducer_forget, METH_NOARGS, "drops what is in flight and the plan"},
     {NULL, NULL, 0, NULL},
 };
 
 static PyGetSetDef reducer_getset[] = {
-    {"touched", reducer_get_touched, NULL, "slots that have counted down", NULL},
     {"missing", reducer_get_missing, NULL, "slots whose gradient is not taken", NULL},
-    {"planned", reducer_get_planned, NULL, NULL, NULL},
+    {"plan_state", reducer_get_plan_state, NULL, "PLAN_STATES of py_bucket.c", NULL},
+    {"step_state", reducer_get_step_state, NULL, "STEP_STATES of py_bucket.c", NULL},
     {"passes", reducer_get_passes, reducer_set_passes, NULL, NULL},
     {"silent", reducer_get_silent, reducer_set_silent, NULL, NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyType_Slot reducer_slots[] = {
-    {Py_tp_doc, "Reducer(passes, odd, renew, complete): the gradients of one optimizer."},
+    {Py_tp_doc, "Reducer(passes, fallback, renew, complete): the gradients of one optimizer."},
     {Py_tp_init, reducer_init},
     {Py_tp_dealloc, reducer_dealloc},
     {Py_tp_methods, reducer_methods},
@@ -668,6 +756,11 @@ int py_bucket_add(PyObject *module)
     PyObject *type = PyType_FromModuleAndSpec(module, &reducer_spec, NULL);
 
     if (type == NULL || PyModule_AddObject(module, "Reducer", type) != 0)
+        return -1;
+    if (PyModule_AddObject(module, "PLAN_CHANGES",
+                           changes_dict(plan_rows, PLAN_STATE_COUNT)) != 0 ||
+        PyModule_AddObject(module, "STEP_CHANGES",
+                           changes_dict(step_rows, STEP_STATE_COUNT)) != 0)
         return -1;
     core_of(module)->slot_type =
         (PyTypeObject *)PyType_FromModuleAndSpec(module, &slot_spec, NULL);

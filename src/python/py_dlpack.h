@@ -11,4 +11,13 @@
  * DLPack's bool. */
 PyObject *dlpack_new(void *data, enum hvd_dtype dtype, int ndim, const int64_t *shape);
 
+/* The table of functions of a framework, from its capsule; NULL: none that we know. */
+const struct dlpack_exchange *dlpack_exchange_of(PyObject *capsule);
+/* Of a tensor of that framework.  1: done; 0: not dense, contiguous, on the CPU; -1: raised. */
+int dlpack_read(const struct dlpack_exchange *x, PyObject *tensor, enum hvd_dtype *dtype_p,
+                void **data_p, int *ndim_p, int64_t *shape);
+/* As dlpack_new, but the framework's tensor itself. */
+PyObject *dlpack_tensor(const struct dlpack_exchange *x, void *data, enum hvd_dtype dtype,
+                        int ndim, const int64_t *shape);
+
 #endif

@@ -28,49 +28,24 @@ static void server_end(struct server_object *self)
 
 static void server_dealloc(PyObject *object)
 {
-    PyTypeObject *type = Py_TYPE(object);
-    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
-
     server_end((struct server_object *)object);
-    release(object);
-    Py_DECREF(type);
+    core_free(object);
 }
 
-/* The addresses of a list as an array that borrows from the list. */
-static const char **addrs_new(PyObject *list)
+/* A new array that borrows from the texts of a list; NULL: raised. */
+static const char **texts_new(PyObject *list)
 {
     Py_ssize_t n = PyList_Size(list);
-    const char **addrs = calloc((size_t)n + 1, sizeof(*addrs));
+    const char **texts = calloc((size_t)n + 1, sizeof(*texts));
 
-    for (Py_ssize_t i = 0; addrs != NULL && i < n; i++) {
-        addrs[i] = PyUnicode_AsUTF8AndSize(PyList_GetItem(list, i), NULL);
-        if (addrs[i] == NULL) {
-            free(addrs);
+    for (Py_ssize_t i = 0; texts != NULL && i < n; i++) {
+        texts[i] = PyUnicode_AsUTF8AndSize(PyList_GetItem(list, i), NULL);
+        if (texts[i] == NULL) {
+            free(texts);
             return NULL;
         }
     }
-    return addrs != NULL ? addrs : (const char **)PyErr_NoMemory();
-}
-
-static int server_start(struct server_object *self, PyObject *list,
-                        struct hvd_server_options *opt)
-{
-    struct hvd_error err;
-    enum hvd_status status;
-    const char **addrs = addrs_new(list);
-
-    if (addrs == NULL)
-        return -1;
-    opt->listen_addr_count = (int)PyList_Size(list);
-    opt->listen_addrs = opt->listen_addr_count > 0 ? addrs : NULL;
-    Py_BEGIN_ALLOW_THREADS
-    status = hvd_server_new(opt, &self->server, &err);
-    Py_END_ALLOW_THREADS
-    free(addrs);
-    if (status == HVD_OK)
-        return 0;
-    PyErr_SetString(status == HVD_INVALID ? PyExc_ValueError : PyExc_OSError, err.text);
-    return -1;
+    return texts != NULL ? texts : (const char **)PyErr_NoMemory();
 }
 
 static bool key_is_whole(Py_ssize_t bytes)
@@ -82,28 +57,67 @@ static bool key_is_whole(Py_ssize_t bytes)
     return false;
 }
 
+bool core_listen_read(struct core_listen *l, PyObject *addrs)
+{
+    if (!key_is_whole(l->key_bytes))
+        return false;
+    l->list = PySequence_List(addrs);
+    l->addrs = l->list != NULL ? texts_new(l->list) : NULL;
+    if (l->addrs == NULL)
+        return false;
+    l->addr_count = (int)PyList_Size(l->list);
+    return true;
+}
+
+void core_listen_release(struct core_listen *l)
+{
+    free(l->addrs);
+    Py_XDECREF(l->list);
+}
+
+int core_opened(enum hvd_status status, const struct hvd_error *err)
+{
+    if (status == HVD_OK)
+        return 0;
+    PyErr_SetString(status == HVD_INVALID ? PyExc_ValueError : PyExc_OSError, err->text);
+    return -1;
+}
+
+static int server_start(struct server_object *self, const struct core_listen *l,
+                        struct hvd_server_options *opt)
+{
+    struct hvd_error err;
+    enum hvd_status status;
+
+    opt->key = (const uint8_t *)l->key;
+    opt->listen_addr_count = l->addr_count;
+    opt->listen_addrs = l->addr_count > 0 ? l->addrs : NULL;
+    Py_BEGIN_ALLOW_THREADS
+    status = hvd_server_new(opt, &self->server, &err);
+    Py_END_ALLOW_THREADS
+    return core_opened(status, &err);
+}
+
 static int server_init(PyObject *object, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"key",     "job_id",  "addrs",      "port",
                             "workers", "timeout", "generation", NULL};
     struct server_object *self = (struct server_object *)object;
     struct hvd_server_options opt = {.size = sizeof(opt), .timeout_s = 30};
-    PyObject *addrs, *list;
-    Py_ssize_t key_bytes;
+    struct core_listen listen = {0};
+    PyObject *addrs;
     int result = -1;
 
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "y#sOHi|dI", names, &opt.key,
-                                     &key_bytes, &opt.job_id, &addrs, &opt.port,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "y#sOHi|dI", names, &listen.key,
+                                     &listen.key_bytes, &opt.job_id, &addrs, &opt.port,
                                      &opt.worker_count, &opt.timeout_s,
-                                     &opt.generation) ||
-        !key_is_whole(key_bytes))
+                                     &opt.generation))
         return -1;
-    list = PySequence_List(addrs);
-    if (list == NULL)
-        return -1;
-    server_end(self);
-    result = server_start(self, list, &opt);
-    Py_DECREF(list);
+    if (core_listen_read(&listen, addrs)) {
+        server_end(self);
+        result = server_start(self, &listen, &opt);
+    }
+    core_listen_release(&listen);
     return result;
 }
 
@@ -205,10 +219,13 @@ static PyObject *py_generate_key(PyObject *mod, PyObject *unused)
 {
     uint8_t key[HVD_KEY_BYTES];
     struct hvd_error err;
+    PyObject *bytes;
 
     if (hvd_key_generate(key, &err) != HVD_OK)
         return core_raise(core_of(mod), &err);
-    return PyBytes_FromStringAndSize((const char *)key, sizeof(key));
+    bytes = PyBytes_FromStringAndSize((const char *)key, sizeof(key));
+    explicit_bzero(key, sizeof key);
+    return bytes;
 }
 
 static PyObject *py_set_key(PyObject *mod, PyObject *arg)

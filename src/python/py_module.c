@@ -4,6 +4,8 @@
  */
 #include "python/py_core.h"
 
+#include "base/config.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -32,9 +34,12 @@ static bool set_text(PyObject *object, const char *attribute, const char *text)
 
 PyObject *core_raise(struct core_state *s, const struct hvd_error *err)
 {
-    PyObject *type = err->status == HVD_INVALID ? PyExc_ValueError : s->error;
-    PyObject *text = PyUnicode_DecodeUTF8(err->text, (Py_ssize_t)strlen(err->text),
-                                          "replace");
+    PyObject *type = err->status == HVD_INVALID                         ? PyExc_ValueError
+                     : err->status == HVD_RETIRED && s->retired != NULL ? s->retired
+                                                                        : s->error;
+    char shown[HVD_ERROR_TEXT + 64];
+    size_t bytes = hvd_error_show(err->text, shown, sizeof shown);
+    PyObject *text = PyUnicode_DecodeUTF8(shown, (Py_ssize_t)bytes, "replace");
     PyObject *e, *rank;
 
     if (text == NULL)
@@ -71,6 +76,17 @@ static PyObject *py_set_error(PyObject *mod, PyObject *type)
     Py_XDECREF(s->error);
     s->error = type;
     Py_RETURN_NONE;
+}
+
+/* ---- objects ------------------------------------------------------------------------ */
+
+void core_free(PyObject *object)
+{
+    PyTypeObject *type = Py_TYPE(object);
+    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+
+    release(object);
+    Py_DECREF(type);
 }
 
 /* ---- life cycle ----------------------------------------------------------------- */
@@ -389,6 +405,8 @@ static PyMethodDef module_methods[] = {
     {"stats", py_stats, METH_NOARGS, "JSON text"},
     {"config", py_config, METH_NOARGS, "a line per configuration row"},
     {"recorder_dump", py_recorder_dump, METH_VARARGS, NULL},
+    {"copy_start", py_copy_start, METH_O, "copy_start([(to, from, bytes)]): see py_copies.c"},
+    {"copy_wait", py_copy_wait, METH_NOARGS, "Returns when the copies are made."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -401,6 +419,43 @@ static int intern_words(struct core_state *s)
     CORE_WORDS(INTERN)
 #undef INTERN
     return 0;
+}
+
+/* A tuple of texts, one by one from `next` until it gives NULL. */
+static int add_texts(PyObject *mod, const char *name, const char *(*next)(int index))
+{
+    PyObject *list = PyList_New(0), *tuple = NULL;
+    const char *text;
+
+    for (int i = 0; list != NULL && (text = next(i)) != NULL; i++) {
+        PyObject *item = PyUnicode_FromString(text);
+
+        if (item == NULL || PyList_Append(list, item) != 0)
+            Py_CLEAR(list);
+        Py_XDECREF(item);
+    }
+    if (list != NULL)
+        tuple = PyList_AsTuple(list);
+    Py_XDECREF(list);
+    return tuple != NULL ? PyModule_AddObject(mod, name, tuple) : -1;
+}
+
+static const char *op_text(int index)
+{
+    return index < HVD_OP_COUNT ? hvd_op_name((enum hvd_op)index) : NULL;
+}
+
+static const char *dtype_text(int index)
+{
+    return index < HVD_DTYPE_COUNT ? hvd_dtype_name((enum hvd_dtype)index) : NULL;
+}
+
+static const char *identity_text(int index)
+{
+    for (int i = 0; i < config_row_count; i++)
+        if ((config_rows[i].flags & CONFIG_IDENTITY) && index-- == 0)
+            return config_rows[i].name;
+    return NULL;
 }
 
 static int module_exec(PyObject *mod)
@@ -416,7 +471,12 @@ static int module_exec(PyObject *mod)
         return -1;
     if (PyModule_AddFunctions(mod, py_tensor_methods) != 0)
         return -1;
-    return py_driver_add(mod) != 0 || py_bucket_add(mod) != 0 ? -1 : 0;
+    if (add_texts(mod, "OPS", op_text) != 0 || add_texts(mod, "DTYPES", dtype_text) != 0 ||
+        add_texts(mod, "IDENTITY", identity_text) != 0)
+        return -1;
+    if (py_driver_add(mod) != 0 || py_bucket_add(mod) != 0)
+        return -1;
+    return py_elastic_add(mod);
 }
 
 static int module_traverse(PyObject *mod, visitproc visit, void *arg)
@@ -424,6 +484,7 @@ static int module_traverse(PyObject *mod, visitproc visit, void *arg)
     struct core_state *s = core_of(mod);
 
     Py_VISIT(s->error);
+    Py_VISIT(s->retired);
     Py_VISIT(s->orphans);
     Py_VISIT(s->slot_type);
     return 0;
@@ -434,8 +495,11 @@ static int module_clear(PyObject *mod)
     struct core_state *s = core_of(mod);
 
     Py_CLEAR(s->error);
+    Py_CLEAR(s->retired);
     Py_CLEAR(s->orphans);
     Py_CLEAR(s->strided);
+    Py_CLEAR(s->tensor_types[0]);
+    Py_CLEAR(s->tensor_types[1]);
     Py_CLEAR(s->slot_type);
     for (int i = 0; i < s->dtype_count; i++)
         Py_CLEAR(s->dtype_objects[i]);

@@ -14,13 +14,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const op_words[HVD_OP_COUNT] = {
-    [HVD_ALLREDUCE] = "allreduce", [HVD_ALLGATHER] = "allgather",
-    [HVD_BROADCAST] = "broadcast", [HVD_ALLTOALL] = "alltoall",
-    [HVD_REDUCESCATTER] = "reducescatter", [HVD_BARRIER] = "barrier",
-    [HVD_JOIN] = "join"};
-
 #define SMALL_NAME 256
+
+/* ---- submitting ----------------------------------------------------------------- */
+
+enum hvd_status core_submit(const struct hvd_request *req, int count, hvd_handle *handle_p,
+                            struct hvd_error *err)
+{
+    enum hvd_status status;
+
+    /* The thread that has the engine may be at a piece of work, and may want the GIL next. */
+    Py_BEGIN_ALLOW_THREADS
+    status = hvd_submit(req, count, handle_p, err);
+    Py_END_ALLOW_THREADS
+    return status;
+}
 
 /* ---- waiting -------------------------------------------------------------------- */
 
@@ -88,7 +96,8 @@ int core_attr_is(PyObject *object, PyObject *name, PyObject *wanted)
     return value == wanted;
 }
 
-int core_dtype_code(struct core_state *s, PyObject *dtype)
+/* The code of a registered dtype object, or -1. */
+static int dtype_code(struct core_state *s, PyObject *dtype)
 {
     for (int i = 0; i < s->dtype_count; i++)
         if (s->dtype_objects[i] == dtype)
@@ -113,12 +122,18 @@ static int read_shape(struct core_state *s, PyObject *tensor, int *ndim_p,
     return PyErr_Occurred() ? -1 : 1;
 }
 
-int core_read_tensor(struct core_state *s, PyObject *tensor, enum hvd_dtype *dtype_p,
-                     void **data_p, int *ndim_p, int64_t *shape)
+/* Reads a dense, contiguous CPU tensor.  1: done; 0: not such a tensor; -1: raised. */
+static int read_tensor(struct core_state *s, PyObject *tensor, enum hvd_dtype *dtype_p,
+                       void **data_p, int *ndim_p, int64_t *shape)
 {
-    PyObject *value = PyObject_GetAttr(tensor, s->words.dtype);
-    int code = value != NULL ? core_dtype_code(s, value) : -1, is;
+    PyObject *value, *type = (PyObject *)Py_TYPE(tensor);
+    int code, is;
 
+    /* Subclasses may mean something else by their memory. */
+    if (s->exchange != NULL && (type == s->tensor_types[0] || type == s->tensor_types[1]))
+        return dlpack_read(s->exchange, tensor, dtype_p, data_p, ndim_p, shape);
+    value = PyObject_GetAttr(tensor, s->words.dtype);
+    code = value != NULL ? dtype_code(s, value) : -1;
     Py_XDECREF(value);
     if (code < 0)
         return value == NULL ? -1 : 0;
@@ -141,15 +156,22 @@ int core_read_tensor(struct core_state *s, PyObject *tensor, enum hvd_dtype *dty
     return PyErr_Occurred() ? -1 : 1;
 }
 
-/* register_torch({dtype: code}, strided) */
+/* register_torch({dtype: code}, strided, Tensor, Parameter, table or None) */
 static PyObject *py_register_torch(PyObject *mod, PyObject *args)
 {
     struct core_state *s = core_of(mod);
-    PyObject *dtypes, *strided, *key, *value;
+    PyObject *dtypes, *strided, *types[2], *table, *key, *value;
     Py_ssize_t at = 0;
 
-    if (!PyArg_ParseTuple(args, "O!O", &PyDict_Type, &dtypes, &strided))
+    if (!PyArg_ParseTuple(args, "O!OOOO", &PyDict_Type, &dtypes, &strided, &types[0],
+                          &types[1], &table))
         return NULL;
+    for (int i = 0; i < 2; i++) {
+        Py_INCREF(types[i]);
+        Py_XDECREF(s->tensor_types[i]);
+        s->tensor_types[i] = types[i];
+    }
+    s->exchange = dlpack_exchange_of(table);
     for (int i = 0; i < s->dtype_count; i++)
         Py_CLEAR(s->dtype_objects[i]);
     s->dtype_count = 0;
@@ -179,6 +201,11 @@ static bool read_common(PyObject *const *args, struct hvd_request *req)
 {
     long values[4];
 
+    if (args[2] == Py_None) {
+        PyErr_SetString(PyExc_ValueError, "this process set is not registered: it was "
+                        "removed, or hvd.add_process_set was not called yet");
+        return false;
+    }
     for (int i = 0; i < 4; i++) {
         values[i] = PyLong_AsLong(args[i]);
         if (values[i] == -1 && PyErr_Occurred())
@@ -290,15 +317,14 @@ static PyObject *py_run_tensor(PyObject *mod, PyObject *const *args, Py_ssize_t 
     name = read_text(args[COMMON_ARGS], &ok);
     if (!ok)
         return NULL;
-    is = core_read_tensor(s, input, &req.dtype, (void **)&req.input, &req.ndim,
-                          req.shape);
+    is = read_tensor(s, input, &req.dtype, (void **)&req.input, &req.ndim, req.shape);
     req.output = (void *)req.input;
     if (is == 1 && output != input)
-        is = core_read_tensor(s, output, &out_dtype, &req.output, &out_ndim, out_shape);
+        is = read_tensor(s, output, &out_dtype, &req.output, &out_ndim, out_shape);
     if (is != 1)
         return is < 0 ? NULL : not_simple();
     if (name != NULL) {
-        if (snprintf(small, sizeof(small), "%s.%s", op_words[req.op], name) >=
+        if (snprintf(small, sizeof(small), "%s.%s", hvd_op_name(req.op), name) >=
             (int)sizeof(small))
             return not_simple();
         req.name = small;
@@ -306,17 +332,164 @@ static PyObject *py_run_tensor(PyObject *mod, PyObject *const *args, Py_ssize_t 
     return run_request(s, &req, input, output);
 }
 
+/* ---- one torch tensor into a new one -------------------------------------------- */
+
+#define SPLITS_MAX 256                  /* ranks; with more of them, the longer way */
+
+/* The output of a handle; `splits` as hvd_run_take fills them. */
+static enum hvd_status take_output(hvd_handle handle, struct hvd_output *out,
+                                   int64_t *splits, struct hvd_error *err)
+{
+    enum hvd_status status = hvd_take_output(handle, 0, out, err);
+
+    if (status == HVD_OK && out->splits != NULL)
+        out->splits = memcpy(splits, out->splits, (size_t)out->set_size * sizeof(*splits));
+    hvd_release(handle);
+    return status;
+}
+
+/* False: raised. */
+static bool run_new(struct core_state *s, const struct hvd_request *req, PyObject *input,
+                    struct hvd_output *out, int64_t *splits)
+{
+    struct hvd_error err;
+    enum hvd_status status;
+    hvd_handle handle;
+
+    Py_BEGIN_ALLOW_THREADS
+    status = hvd_run_take(req, out, splits, SPLITS_MAX, &handle, &err);
+    Py_END_ALLOW_THREADS
+    if (status == HVD_AGAIN) {
+        if (!core_wait(handle, -1, &status, &err)) {
+            core_orphan(s, handle, input);
+            return false;
+        }
+        if (status == HVD_OK)
+            status = take_output(handle, out, splits, &err);
+        else
+            hvd_release(handle);
+    }
+    return status == HVD_OK || core_raise(s, &err) != NULL;
+}
+
+/* 1: read, 0: not simple, -1: raised.  Splits are a torch tensor or a sequence of ints. */
+static int read_splits(struct core_state *s, PyObject *object, int64_t *splits, int count)
+{
+    int64_t shape[HVD_DIMS_MAX];
+    enum hvd_dtype dtype;
+    Py_ssize_t n;
+    int64_t *list;
+    void *data;
+    int is, ndim;
+
+    if (count < 1 || count > SPLITS_MAX)
+        return 0;
+    if (PyList_Check(object) || PyTuple_Check(object)) {
+        list = int64s_new(object, &n);
+        is = list == NULL ? -1 : n == count;
+        if (is == 1)
+            memcpy(splits, list, (size_t)n * sizeof(*splits));
+        free(list);
+        return is;
+    }
+    is = read_tensor(s, object, &dtype, &data, &ndim, shape);
+    if (is != 1)
+        return is;
+    if (ndim != 1 || shape[0] != count || (dtype != HVD_I32 && dtype != HVD_I64))
+        return 0;
+    for (int i = 0; i < count; i++)
+        splits[i] = dtype == HVD_I32 ? ((int32_t *)data)[i] : ((int64_t *)data)[i];
+    return 1;
+}
+
+/* Whether an alltoall can go this way; what cannot is refused where the others are told. */
+static int check_rows(struct core_state *s, struct hvd_request *req, PyObject *object,
+                      int64_t *splits)
+{
+    int count = hvd_process_set_size(req->process_set), is = 1;
+    int64_t sum = 0;
+
+    if (count < 1)
+        return 0;
+    if (object == Py_None)
+        return req->shape[0] % count == 0;
+    is = read_splits(s, object, splits, count);
+    req->splits = splits;
+    for (int i = 0; i < count && is == 1; i++)
+        if (splits[i] < 0 || __builtin_add_overflow(sum, splits[i], &sum))
+            is = 0;
+    return is == 1 ? sum <= req->shape[0] : is;
+}
+
+static PyObject *rows_tensor(struct core_state *s, const struct hvd_output *out)
+{
+    int64_t count = out->set_size;
+    int32_t *rows = malloc((size_t)count * sizeof(*rows));
+
+    if (rows == NULL)
+        return PyErr_NoMemory();
+    for (int i = 0; i < count; i++)
+        rows[i] = (int32_t)out->splits[i];
+    return dlpack_tensor(s->exchange, rows, HVD_I32, 1, &count);
+}
+
+/* run_new(op, reduce, set, root, prescale, postscale, name, input, splits): splits are for
+ * an alltoall only, which then gives the pair (output, rows received) */
+static PyObject *py_run_new(PyObject *mod, PyObject *const *args, Py_ssize_t count)
+{
+    struct core_state *s = core_of(mod);
+    struct hvd_output out = {.size = sizeof(out)};
+    int64_t splits[SPLITS_MAX], received[SPLITS_MAX];
+    PyObject *input, *tensor, *rows;
+    char small[SMALL_NAME];
+    struct hvd_request req;
+    const char *name;
+    bool ok;
+    int is;
+
+    if (wrong_count(count, COMMON_ARGS + 3) || !read_common(args, &req))
+        return NULL;
+    name = read_text(args[COMMON_ARGS], &ok);
+    if (!ok)
+        return NULL;
+    input = args[COMMON_ARGS + 1];
+    if (s->exchange == NULL)
+        return not_simple();
+    is = read_tensor(s, input, &req.dtype, (void **)&req.input, &req.ndim, req.shape);
+    if (is == 1 && req.ndim == 0)
+        is = 0;
+    if (is == 1 && req.op == HVD_ALLTOALL)
+        is = check_rows(s, &req, args[COMMON_ARGS + 2], splits);
+    if (is == 1 && name != NULL) {
+        is = snprintf(small, sizeof(small), "%s.%s", hvd_op_name(req.op), name) <
+             (int)sizeof(small);
+        req.name = small;
+    }
+    if (is != 1)
+        return is < 0 ? NULL : not_simple();
+    if (!run_new(s, &req, input, &out, received))
+        return NULL;
+    tensor = dlpack_tensor(s->exchange, out.data, req.dtype, out.ndim, out.shape);
+    if (tensor == NULL || req.splits == NULL)
+        return tensor;
+    rows = rows_tensor(s, &out);
+    if (rows != NULL)
+        return Py_BuildValue("(NN)", tensor, rows);
+    Py_DECREF(tensor);
+    return NULL;
+}
+
 /* ---- submission ----------------------------------------------------------------- */
 
 /* Requests under construction; everything but the tensors' memory belongs to it. */
-struct batch {
+struct requests {
     struct hvd_request *req;
     int64_t **splits;                   /* per request, may hold NULLs */
     char *names;
     int count;
 };
 
-static bool batch_init(struct batch *b, Py_ssize_t count,
+static bool batch_init(struct requests *b, Py_ssize_t count,
                        const struct hvd_request *common)
 {
     memset(b, 0, sizeof(*b));
@@ -330,7 +503,7 @@ static bool batch_init(struct batch *b, Py_ssize_t count,
     return true;
 }
 
-static void batch_release(struct batch *b)
+static void batch_release(struct requests *b)
 {
     for (int i = 0; b->splits != NULL && i < b->count; i++)
         free(b->splits[i]);
@@ -339,7 +512,7 @@ static void batch_release(struct batch *b)
     free(b->req);
 }
 
-static bool batch_splits(struct batch *b, int i, PyObject *splits)
+static bool batch_splits(struct requests *b, int i, PyObject *splits)
 {
     Py_ssize_t count;
 
@@ -350,20 +523,20 @@ static bool batch_splits(struct batch *b, int i, PyObject *splits)
     return b->splits[i] != NULL;
 }
 
-static PyObject *batch_submit(struct core_state *s, struct batch *b)
+static PyObject *batch_submit(struct core_state *s, struct requests *b)
 {
     struct hvd_error err;
     hvd_handle handle;
 
-    if (hvd_submit(b->req, b->count, &handle, &err) != HVD_OK)
+    if (core_submit(b->req, b->count, &handle, &err) != HVD_OK)
         return core_raise(s, &err);
     return PyLong_FromLongLong(handle);
 }
 
 /* "allreduce.x", or for a group "grouped_allreduce.x_1of5" */
-static bool batch_names(struct batch *b, const char *name, bool grouped)
+static bool batch_names(struct requests *b, const char *name, bool grouped)
 {
-    const char *word = op_words[b->req[0].op];
+    const char *word = hvd_op_name(b->req[0].op);
     size_t room = name != NULL ? strlen(name) + 64 : 0;
 
     if (name == NULL)
@@ -384,7 +557,7 @@ static bool batch_names(struct batch *b, const char *name, bool grouped)
 }
 
 /* 1: read, 0: not simple, -1: raised. */
-static int batch_read(struct core_state *s, struct batch *b, PyObject *inputs,
+static int batch_read(struct core_state *s, struct requests *b, PyObject *inputs,
                       PyObject *outputs)
 {
     int64_t shape[HVD_DIMS_MAX];
@@ -395,13 +568,12 @@ static int batch_read(struct core_state *s, struct batch *b, PyObject *inputs,
         struct hvd_request *r = &b->req[i];
         PyObject *input = PyList_GetItem(inputs, i), *output;
 
-        is = core_read_tensor(s, input, &r->dtype, (void **)&r->input, &r->ndim,
-                              r->shape);
+        is = read_tensor(s, input, &r->dtype, (void **)&r->input, &r->ndim, r->shape);
         output = outputs == Py_None ? NULL : PyList_GetItem(outputs, i);
         if (output == input)
             r->output = (void *)r->input;
         else if (is == 1 && output != NULL)
-            is = core_read_tensor(s, output, &dtype, &r->output, &ndim, shape);
+            is = read_tensor(s, output, &dtype, &r->output, &ndim, shape);
     }
     return is;
 }
@@ -414,7 +586,7 @@ static PyObject *py_submit_tensors(PyObject *mod, PyObject *const *args,
     struct core_state *s = core_of(mod);
     PyObject *inputs, *outputs, *result = NULL;
     struct hvd_request common;
-    struct batch b;
+    struct requests b;
     const char *name;
     int is = -1;
     bool ok;
@@ -441,7 +613,7 @@ static PyObject *py_submit_tensors(PyObject *mod, PyObject *const *args,
     return result;
 }
 
-static bool read_tuple(PyObject *tuple, struct batch *b, int i)
+static bool read_tuple(PyObject *tuple, struct requests *b, int i)
 {
     struct hvd_request *r = &b->req[i];
     unsigned long long input, output;
@@ -471,7 +643,7 @@ static PyObject *py_submit(PyObject *mod, PyObject *const *args, Py_ssize_t coun
 {
     PyObject *list, *result = NULL;
     struct hvd_request common;
-    struct batch b;
+    struct requests b;
     bool ok;
 
     if (wrong_count(count, COMMON_ARGS + 2) || !read_common(args, &common))
@@ -608,10 +780,13 @@ static PyObject *py_alloc(PyObject *mod, PyObject *arg)
 
 PyMethodDef py_tensor_methods[] = {
     {"register_torch", py_register_torch, METH_VARARGS,
-     "register_torch({dtype: code}, strided)"},
+     "register_torch({dtype: code}, strided, Tensor, Parameter, table or None)"},
     {"run_tensor", (PyCFunction)(void (*)(void))py_run_tensor, METH_FASTCALL,
      "run_tensor(op, reduce, set, root, prescale, postscale, name, input, output): a "
      "whole operation; NotImplemented when a tensor is not dense, contiguous, on the CPU"},
+    {"run_new", (PyCFunction)(void (*)(void))py_run_new, METH_FASTCALL,
+     "run_new(op, reduce, set, root, prescale, postscale, name, input, splits): a whole "
+     "operation into a new tensor; NotImplemented as above, or where torch has no table"},
     {"submit_tensors", (PyCFunction)(void (*)(void))py_submit_tensors, METH_FASTCALL,
      "submit_tensors(op, reduce, set, root, prescale, postscale, name, inputs, outputs, "
      "splits, grouped) -> handle, or NotImplemented as above"},

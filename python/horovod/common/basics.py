@@ -9,8 +9,8 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Union
 
 from horovod import _core
 from horovod.common import process_sets as _process_sets
-from horovod.common import uncaught, where
-from horovod.common.exceptions import HorovodInternalError
+from horovod.common import no_job, uncaught, where
+from horovod.common.exceptions import HorovodInternalError, WorkerRetired
 from horovod.common.process_sets import ProcessSet
 from horovod.common.util import is_iterable
 
@@ -29,6 +29,7 @@ class HorovodBasics:
         self.Max = 4
         self.Product = 5
         self._library: Optional[ctypes.CDLL] = None
+        self._sets: List[ProcessSet] = []       # of the last init
 
     @property
     def MPI_LIB_CTYPES(self) -> ctypes.CDLL:
@@ -65,8 +66,15 @@ class HorovodBasics:
         where.install()
         uncaught.install()
         joins = not _core.is_initialized()
+        elastic = os.environ.get("HOROVOD_ELASTIC") == "1"
         try:
-            _core.init(_without_duplicates(ranks), _process_sets.is_dynamic())
+            if elastic:             # which sets there can be is known when the size is
+                _core.init([], bool(sets) or _process_sets.is_dynamic())
+            else:
+                _core.init(_without_duplicates(ranks), _process_sets.is_dynamic())
+        except WorkerRetired as e:
+            sys.stderr.write(f"horovod: {e}; this worker leaves with exit code 0\n")
+            raise
         except HorovodInternalError as e:
             if e.status in ("MISMATCH", "VERSION", "UNSUPPORTED"):
                 raise ValueError(str(e)) from None
@@ -75,11 +83,23 @@ class HorovodBasics:
             raise ValueError(f"{e}{_about_children()}") from None
         finally:
             if joins:       # the core has taken them out of the environment, Python has a copy
-                os.environ.pop("HOROVOD_KEY", None)
-                os.environ.pop("HOROVOD_KEY_FD", None)
+                for name in ("HOROVOD_KEY", "HOROVOD_KEY_FD", "HOROVOD_KEY_SOCKET"):
+                    os.environ.pop(name, None)
+        no_job.joined()
         atexit.unregister(self.shutdown)
         atexit.register(self.shutdown)
-        _process_sets._init_process_sets(sets)
+        self._sets = sets
+        if elastic and joins:
+            _process_sets._add_possible(sets)
+        else:
+            _process_sets._init_process_sets(sets)
+
+    def _reset(self) -> None:
+        """Leaves the job and joins its next generation, with the process sets of the last
+        ``init`` as far as the new size has their ranks."""
+        self.shutdown()
+        _process_sets._forget_all()
+        self.init(process_sets=self._sets)
 
     def shutdown(self) -> None:
         """Leaves the job; operations that are under way fail.  Safe at any time."""
@@ -95,6 +115,7 @@ class HorovodBasics:
         _core.abort(why)
 
     def is_initialized(self) -> bool:
+        """Whether this process is in a job now."""
         return _core.is_initialized()
 
     def start_timeline(self, file_path: str, mark_cycles: bool = False) -> None:
@@ -144,7 +165,7 @@ class HorovodBasics:
     @staticmethod
     def _asked(answer: int) -> int:
         if answer < 0:
-            raise ValueError("Horovod has not been initialized; use hvd.init().")
+            raise ValueError(no_job.text())
         return answer
 
     def _check(self) -> None:
@@ -153,14 +174,16 @@ class HorovodBasics:
     # -- what was built -----------------------------------------------------------
 
     def mpi_threads_supported(self) -> bool:
+        """False: the collectives do not go over MPI."""
         self._check()
-        raise ValueError("Horovod was not started over MPI, hence mpi_threads_supported "
-                         "has no answer")
+        return False
 
     def mpi_enabled(self) -> bool:
+        """False: no collective goes over MPI, also under ``mpirun``."""
         return False
 
     def mpi_built(self) -> bool:
+        """False: MPI may start jobs, and does nothing else."""
         return False
 
     def gloo_enabled(self) -> bool:
@@ -168,21 +191,27 @@ class HorovodBasics:
         return True
 
     def gloo_built(self) -> bool:
+        """True, as ``gloo_enabled``."""
         return True
 
     def nccl_built(self) -> int:
+        """0: tensors of GPUs pass through host memory."""
         return 0
 
     def ddl_built(self) -> bool:
+        """False: there is no DDL here."""
         return False
 
     def ccl_built(self) -> bool:
+        """False: oneCCL is not used."""
         return False
 
     def cuda_built(self) -> bool:
+        """False: nothing was compiled against CUDA."""
         return False
 
     def rocm_built(self) -> bool:
+        """False: nothing was compiled against ROCm."""
         return False
 
     # -- diagnostics and process sets ---------------------------------------------

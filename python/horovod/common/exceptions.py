@@ -28,6 +28,18 @@ class HostsUpdatedInterrupt(RuntimeError):
         self.skip_sync = skip_sync
 
 
+class WorkerRetired(SystemExit, RuntimeError):
+    """The driver of the elastic job needs this worker no longer.  Uncaught, it ends the
+    process with exit code 0."""
+    status: str = "RETIRED"
+    scope: str = "PROCESS"
+    rank: int = -1
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.code = 0
+
+
 def get_version_mismatch_message(name: str, version: str,
                                  installed_version: Optional[str]) -> str:
     return (f"Framework {name} installed with version {installed_version} but found "
@@ -45,3 +57,4 @@ class HorovodVersionMismatchError(ImportError):
 
 
 _core.set_error(HorovodInternalError)
+_core.set_retired(WorkerRetired)

@@ -19,7 +19,8 @@ def adopt(comm: Any) -> None:
     if rank == 0:
         offer = (_own_address(), _free_port(), _core.generate_key().hex())
     address, port, key = comm.bcast(offer, root=0)
-    for name in ("LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE", "KEY_FD", "KEY_FILE"):
+    for name in ("LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE", "KEY_FD", "KEY_SOCKET",
+                 "KEY_FILE"):
         os.environ.pop("HOROVOD_" + name, None)
     os.environ.update({
         "HOROVOD_RANK": str(rank), "HOROVOD_SIZE": str(size), "HOROVOD_KEY": key,

@@ -7,13 +7,16 @@
     hvd.allreduce(x, process_set=even)             # called by ranks 0 and 2 only
 """
 import os
+import weakref
 from typing import Any, Iterable, List, Optional, Sequence, Union
 
 from horovod import _core
+from horovod.common import no_job
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.util import is_iterable
 
 _basics: Any = None
+_registered: "weakref.WeakSet[ProcessSet]" = weakref.WeakSet()
 
 
 class ProcessSet:
@@ -71,7 +74,7 @@ def _asked(answer: int, process_set: ProcessSet) -> int:
     if answer >= 0:
         return answer
     if not _core.is_initialized():
-        raise ValueError("Horovod has not been initialized; use hvd.init().")
+        raise ValueError(no_job.text())
     if answer == -2:
         raise ValueError(f"rank {_core.rank()} is not a member of {process_set}")
     raise ValueError(f"{process_set} does not exist any more")
@@ -126,6 +129,24 @@ def _init_process_sets(process_sets: Sequence[ProcessSet]) -> None:
         process_set.process_set_id = found
 
 
+def _add_possible(process_sets: Sequence[ProcessSet]) -> None:
+    """Registers those sets whose ranks an elastic job has now; the others have no id until
+    it has grown.  Every rank does this right after it has joined."""
+    _init_process_sets([])
+    for process_set in process_sets:
+        process_set.process_set_id = None
+        ranks = process_set.ranks or []
+        if ranks and ranks[-1] < _core.size() and ranks != global_process_set.ranks:
+            add_process_set(process_set)
+
+
+def _forget_all() -> None:
+    """The sets of the generation that is over have no meaning in the next one."""
+    for process_set in list(_registered):
+        process_set._invalidate()
+    _registered.clear()
+
+
 def add_process_set(process_set: Union[ProcessSet, Sequence[int]]) -> ProcessSet:
     """Registers a set while the job runs, in dynamic mode.
 
@@ -143,6 +164,7 @@ def add_process_set(process_set: Union[ProcessSet, Sequence[int]]) -> ProcessSet
         process_set.process_set_id = _core.add_process_set(process_set.ranks)
     except HorovodInternalError as e:
         raise _as_value_error(e) from None
+    _registered.add(process_set)
     return process_set
 
 
@@ -168,7 +190,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
 
 def _check_initialized() -> None:
     if not _core.is_initialized():
-        raise ValueError("Horovod has not been initialized; use hvd.init().")
+        raise ValueError(no_job.text())
 
 
 def _as_value_error(e: HorovodInternalError) -> BaseException:

@@ -80,6 +80,9 @@ def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
 def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
     """Whether the framework sees a GPU."""
     def question() -> bool:
+        if ext_base_name == "tensorflow":
+            import tensorflow
+            return bool(tensorflow.config.list_physical_devices("GPU"))
         if ext_base_name != "torch":
             raise ImportError(f"horovod.{ext_base_name} is not there")
         import torch
@@ -87,39 +90,37 @@ def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
     return bool(_in_child(question, verbose))
 
 
-def _first_framework(attribute: str, verbose: bool) -> Any:
-    for name in EXTENSIONS:
-        def question() -> Any:
-            return getattr(importlib.import_module(f"horovod.{name}"), attribute)()
-        answer = _in_child(question, verbose)
-        if answer is not None:
-            return answer
-    return None
+def _built(attribute: str) -> Any:
+    """What the core was built with, the same for all frameworks; None if there is none."""
+    from horovod.common.basics import HorovodBasics
+    if not any(importlib.util.find_spec(name) for name in EXTENSIONS):
+        return None
+    return getattr(HorovodBasics(__file__), attribute)()
 
 
 @_cache
 def mpi_built(verbose: bool = False) -> Optional[bool]:
-    return _first_framework("mpi_built", verbose)
+    return _built("mpi_built")
 
 
 @_cache
 def gloo_built(verbose: bool = False) -> Optional[bool]:
-    return _first_framework("gloo_built", verbose)
+    return _built("gloo_built")
 
 
 @_cache
 def nccl_built(verbose: bool = False) -> Optional[int]:
-    return _first_framework("nccl_built", verbose)
+    return _built("nccl_built")
 
 
 @_cache
 def ddl_built(verbose: bool = False) -> Optional[bool]:
-    return _first_framework("ddl_built", verbose)
+    return _built("ddl_built")
 
 
 @_cache
 def ccl_built(verbose: bool = False) -> Optional[bool]:
-    return _first_framework("ccl_built", verbose)
+    return _built("ccl_built")
 
 
 @contextlib.contextmanager

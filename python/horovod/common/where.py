@@ -8,6 +8,9 @@ core reads (src/python/py_where.c).
 import faulthandler
 import os
 import signal
+import sys
+import sysconfig
+from typing import List
 
 from horovod import _core
 
@@ -27,4 +30,12 @@ def install() -> None:
     reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     faulthandler.register(number, file=writing, all_threads=False, chain=False)
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    _core.set_where(number, reading, package + os.sep)
+    _core.set_where(number, reading, package + os.sep, "\n".join(_installed_code()))
+
+
+def _installed_code() -> List[str]:
+    """Directories whose files are not the user's own."""
+    found = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    found.update(p for p in sys.path if os.path.basename(p) in ("site-packages",
+                                                                "dist-packages"))
+    return sorted(os.path.join(path, "") for path in found if path)

@@ -48,16 +48,23 @@ def _attribute(package: str, name: str) -> Any:
     return getattr(importlib.import_module(f"{__name__}.{module}"), name)
 
 
+def _is_installed(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ValueError:                  # a name that was blocked, or is only half imported
+        return False
+
+
 def _package() -> str:
     """The Lightning this program uses."""
     for loaded, package in (("lightning.pytorch", "lightning"),
                             ("lightning.fabric", "lightning"),
                             ("pytorch_lightning", "pytorch_lightning"),
                             ("lightning_fabric", "pytorch_lightning")):
-        if loaded in sys.modules:
+        if sys.modules.get(loaded) is not None:
             return package
     for package in _MODULES:
-        if importlib.util.find_spec(package) is not None:
+        if _is_installed(package):
             return package
     raise ModuleNotFoundError("horovod.lightning needs lightning or pytorch_lightning: "
                               "pip install 'horovod[lightning]'", name="lightning")

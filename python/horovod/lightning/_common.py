@@ -1,5 +1,6 @@
 """What the strategies of the Trainer and of Fabric share: the job, devices, collectives."""
 import contextlib
+import warnings
 from typing import Any, Dict, Iterator, List, Optional
 
 import torch
@@ -7,6 +8,7 @@ from lightning_utilities.core.rank_zero import rank_zero_only
 
 import horovod.torch as hvd
 from horovod.common import basics
+from horovod.common.exceptions import HorovodInternalError
 from horovod.lightning._gradients import Gradients
 
 COMPRESSIONS = {"none": hvd.Compression.none, "fp16": hvd.Compression.fp16,
@@ -192,8 +194,17 @@ class Common:
         return job.broken
 
     def barrier(self, name: Optional[str] = None, *args: Any, **kwargs: Any) -> None:
-        if not self._is_alone():
+        """Returns also when those who have not come have left the job in order: scripts save
+        a checkpoint on rank 0 alone, after the others have ended."""
+        if self._is_alone():
+            return
+        try:
             hvd.barrier()
+        except HorovodInternalError as error:
+            if error.status != "SHUTDOWN" or error.rank in (-1, hvd.rank()):
+                raise
+            warnings.warn(f"barrier {name or ''}: {error} Going on without it: all ranks "
+                          "should call what waits for all ranks", stacklevel=2)
 
     def broadcast(self, obj: Any, src: int = 0) -> Any:
         if self._is_alone():

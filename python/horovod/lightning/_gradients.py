@@ -19,6 +19,7 @@ from typing import Any, Dict, Iterator, List, Sequence, Set, Tuple
 import torch
 
 import horovod.torch as hvd
+from horovod.torch._reducer import When
 from horovod.torch.functions import _broadcast_state
 from horovod.torch.optimizer import _Wrapped, _wrap
 
@@ -48,7 +49,7 @@ class Gradients:
             wrapped = _wrap(optimizer, names, self.compression, op=self.op, elsewhere=shared)
             _accept_schedulers(wrapped)
         self._take(wrapped, True)
-        if wrapped._reducer is not None and wrapped._reducer.counts_only:
+        if wrapped._reducer is not None and wrapped._reducer.when is When.NEVER:
             wrapped.remove_comm_hooks()         # Adasum reduces updates, in step
         self._reduced.update(id(p) for group in wrapped.param_groups for p in group["params"])
         self._optimizers.append(weakref.ref(wrapped))
@@ -58,8 +59,8 @@ class Gradients:
     @staticmethod
     def _take(wrapped: Any, taken: bool) -> None:
         wrapped._due_only = taken
-        if wrapped._reducer is not None:
-            wrapped._reducer.early = not taken
+        if wrapped._reducer is not None and wrapped._reducer.when is not When.NEVER:
+            wrapped._reducer.when = When.STEP if taken else When.BACKWARD
 
     def release(self) -> None:
         """Takes the hooks out of the model; in-flight reductions are dropped."""
@@ -102,7 +103,7 @@ class Gradients:
 
 def _is_touched(wrapped: Any) -> bool:
     return wrapped is not None and wrapped._reducer is not None and \
-        wrapped._reducer.native.touched > 0
+        wrapped._reducer.is_touched()
 
 
 def _named(optimizer: torch.optim.Optimizer, number: int,

@@ -4,6 +4,10 @@
 
 Importing this imports ``ray``, but neither ``ray.train`` nor a framework.
 """
+from horovod.common.needs import need
+
+need("ray", "ray", "Ray", "ray")
+
 from horovod.ray import _hook, ray_logger
 from horovod.ray.elastic import ElasticRayExecutor
 from horovod.ray.runner import RayExecutor

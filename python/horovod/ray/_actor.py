@@ -11,23 +11,16 @@ import ray
 import ray.util
 
 from horovod import _core
+from horovod.runner.util.network import interface_of
 
 # Variables of an identity that this process may have inherited and does not have any more.
-_OTHER_JOB = ("HOROVOD_KEY", "HOROVOD_KEY_FD", "HOROVOD_KEY_FILE", "HOROVOD_RENDEZVOUS_SERVE",
-              "HOROVOD_ELASTIC")
+_OTHER_JOB = ("HOROVOD_KEY", "HOROVOD_KEY_FD", "HOROVOD_KEY_SOCKET", "HOROVOD_KEY_FILE",
+              "HOROVOD_RENDEZVOUS_SERVE", "HOROVOD_ELASTIC")
 
 
 def node_id() -> str:
     """The id of the Ray node of this process, in hexadecimal digits."""
     return ray.get_runtime_context().get_node_id()
-
-
-def interface_of(address: str) -> Optional[str]:
-    """The interface of this host that has the address."""
-    for name, own in _core.interfaces():
-        if own == address:
-            return name
-    return None
 
 
 def facts() -> Dict[str, Any]:
@@ -50,6 +43,7 @@ def setup(variables: Mapping[str, Any], key: Optional[bytes] = None) -> None:
     """Makes this process a worker of the job that the variables describe; ``hvd.init()``
     joins it.  A job of before is left: its operations fail."""
     leave()
+    note_failure("")
     for name in _OTHER_JOB:
         os.environ.pop(name, None)
     set_variables(variables)
@@ -60,6 +54,21 @@ def setup(variables: Mapping[str, Any], key: Optional[bytes] = None) -> None:
 def set_variables(variables: Mapping[str, Any]) -> None:
     """Into the environment of this process, as text."""
     os.environ.update({str(name): str(value) for name, value in variables.items()})
+
+
+_failure = ""                   # of the training loop, see failure()
+
+
+def note_failure(text: str) -> None:
+    """Keeps what has ended the function of this process, for ``failure``."""
+    global _failure
+    _failure = text
+
+
+def failure() -> str:
+    """Why the function of this process has failed, "" if it has not: a rank that ends before
+    ``hvd.init()`` can tell the others through the driver only."""
+    return _failure
 
 
 def abort(why: str = "the driver ended the job") -> None:

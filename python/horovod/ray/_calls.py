@@ -10,14 +10,19 @@
    node.
 5. Where the caller fetches the values, a function has two results: the value, and a mark by
    which we see how it ended without fetching anything.
+6. Results that nobody wants any more are looked at all the same: Ray prints an error that
+   nobody has seen, with its traceback, when its reference goes.
 """
+import contextlib
+import functools
 import os
 import threading
 import time
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 import ray
-from ray.exceptions import RayActorError, RayError, RayTaskError, TaskCancelledError
+from ray.exceptions import (ActorDiedError, NodeDiedError, OutOfMemoryError, RayError,
+                            RayTaskError, TaskCancelledError)
 
 from horovod.common.exceptions import HorovodInternalError
 from horovod.ray._coordinator import Coordinator
@@ -33,13 +38,14 @@ def is_death(error: BaseException) -> bool:
 
 
 def named(error: BaseException, who: str) -> BaseException:
-    """The same exception, of the same class where that can be, which says who."""
-    if isinstance(error, RayActorError):
-        if not error.error_msg.startswith("rank "):
-            error.error_msg = f"{who} died: {error.error_msg}"
-        return error
-    if is_death(error):                 # such as ray.exceptions.OutOfMemoryError
-        return RayActorError(None, f"{who} died: {error}")
+    """The same exception, of the same class where that can be, which says who.  A worker that
+    is gone is an ActorDiedError, whatever Ray says of it: ActorUnavailableError when its node
+    was lost, OutOfMemoryError."""
+    if is_death(error):
+        result = error if isinstance(error, ActorDiedError) else ActorDiedError()
+        if not str(error).startswith("rank "):
+            result.error_msg = f"{who} died: {error}"
+        return result
     if isinstance(error, RayTaskError):
         text = f"{who} failed:\n{error}"
         return RayTaskError("execute", text, error.cause, pid=os.getpid()).as_instanceof_cause()
@@ -48,10 +54,35 @@ def named(error: BaseException, who: str) -> BaseException:
 
 def brief(error: BaseException) -> str:
     """One line that says what it was."""
+    if isinstance(error, OutOfMemoryError):
+        return "Ray has killed the process, because its node ran out of memory"
+    if isinstance(error, (NodeDiedError, ActorDiedError)) and "node has died" in str(error):
+        return "its node has died"
     if is_death(error):
         return "the process ended (killed, out of memory, or exit)"
     cause = getattr(error, "cause", error)
     return f"{type(cause).__name__}: {cause}".splitlines()[0]
+
+
+def swallow(refs: List[Any], timeout: float) -> List[Any]:
+    """Looks at what comes in time; the others are returned."""
+    if not refs:
+        return []
+    ready, others = ray.wait(refs, num_returns=len(refs), timeout=timeout)
+    for ref in ready:
+        with contextlib.suppress(RayError):
+            ray.get(ref)
+    return others
+
+
+def bound(fn: Callable, args: Optional[Sequence[Any]],
+          kwargs: Optional[Mapping[str, Any]]) -> Callable[[Any], Any]:
+    """A function of the executable, which it ignores."""
+    return functools.partial(_ignoring_executable, fn, tuple(args or ()), dict(kwargs or {}))
+
+
+def _ignoring_executable(fn: Callable, args: tuple, kwargs: Dict[str, Any], _: Any) -> Any:
+    return fn(*args, **kwargs)
 
 
 class Failure:
@@ -83,6 +114,7 @@ class Workers:
         self._lock = threading.Lock()               # guards aborted
         self._order = threading.Lock()              # held while all workers are called
         self._watchers: List[threading.Thread] = []
+        self._unseen: List[Any] = []                # rule 6: not ended yet
 
     def who(self, rank: int) -> str:
         f = self.facts[rank]
@@ -125,6 +157,11 @@ class Workers:
         """Waits for the threads of ``run_remote``, whose workers are gone."""
         for thread in self._watchers:
             thread.join(timeout)
+        self._forget([], timeout)
+
+    def _forget(self, refs: List[Any], timeout: float) -> None:
+        """Rule 6."""
+        self._unseen = swallow(self._unseen + refs, timeout)
 
     def _submit(self, submit: Callable[[int, Any], Any]) -> List[Any]:
         with self._order:
@@ -149,6 +186,7 @@ class Workers:
                 self._settle(rank_of, results, failure)
         except BaseException as error:      # Ctrl-C, above all
             self.abort(f"the driver was interrupted ({type(error).__name__})")
+            self._forget(refs, ABORT_S)
             raise
         if not failure.errors:
             return [results[ref] for ref in refs]
@@ -162,6 +200,7 @@ class Workers:
         if self._needs_no_grace(failure) or len(results) + len(failure.errors) < len(rank_of):
             self.abort(f"{self.who(rank)}: {brief(failure.errors[rank])}", rank)
             self._collect(rank_of, results, failure, ABORT_S)
+            self._forget(list(rank_of), 0)
 
     @staticmethod
     def _needs_no_grace(failure: Failure) -> bool:

@@ -8,12 +8,12 @@
    before are refused.
 """
 import functools
-import hashlib
+import hmac
 import ipaddress
 import logging
 import os
 import uuid
-from typing import Any, Dict, List, Optional, Set, Union
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple, Union
 
 import ray.util
 
@@ -23,13 +23,14 @@ _HOST_PLAN = ("HOROVOD_CROSS_RANK", "HOROVOD_CROSS_SIZE", "HOROVOD_LOCAL_RANK",
               "HOROVOD_LOCAL_SIZE")
 
 
-def key_bytes(key: Union[None, bytes, str]) -> bytes:
-    """32 bytes of whatever a settings object calls its key; None: a new one."""
+def job_key(key: Union[None, bytes, str], job_id: str) -> bytes:
+    """The key of one job: settings with their key may serve many, one after the other or
+    at once, whose workers must not take each other for their own."""
     if key is None:
         return _core.generate_key()
     if isinstance(key, str):
         key = key.encode()
-    return key if len(key) == 32 else hashlib.sha256(key).digest()
+    return hmac.digest(key, job_id.encode(), "sha256")
 
 
 class Coordinator:
@@ -47,7 +48,7 @@ class Coordinator:
         self.nics: Any = None
         self.job_id = uuid.uuid4().hex
         self.generation = generation
-        self.key = key_bytes(getattr(settings, "key", None))
+        self.key = job_key(getattr(settings, "key", None), self.job_id)
         self._hostnames: Set[str] = set()
 
     def __getstate__(self) -> Dict[str, Any]:
@@ -124,12 +125,7 @@ class Coordinator:
             server.close()
 
     def _start(self) -> None:
-        _warn_of_open_ray()
-        self._address = ray.util.get_node_ip_address()
-        try:
-            self.rendezvous = self._server(self._address)
-        except OSError:                 # the node is known by an address it does not have
-            self.rendezvous = self._server(_any_address(self._address))
+        self._address, self.rendezvous = listening(self._server)
         self.global_rendezv_port = self.rendezvous.port
 
     def _server(self, address: str) -> _core.Server:
@@ -142,6 +138,16 @@ class Coordinator:
         if given:
             return given
         return str(max(1, round(self.settings.start_timeout.remaining())))
+
+
+def listening(make: Callable[[str], Any]) -> Tuple[str, Any]:
+    """The address that workers reach this node by, and ``make(address)``, a server there."""
+    _warn_of_open_ray()
+    address = ray.util.get_node_ip_address()
+    try:
+        return address, make(address)
+    except OSError:                     # the node is known by an address it does not have
+        return address, make(_any_address(address))
 
 
 @functools.lru_cache(maxsize=None)

@@ -1,6 +1,5 @@
 """Jobs of a fixed size: ``StaticParams``, ``StaticAdapter``."""
 import dataclasses
-import functools
 import os
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
 
@@ -8,7 +7,7 @@ import ray
 from ray.util.placement_group import get_current_placement_group
 
 from horovod.ray import utils
-from horovod.ray._calls import Workers
+from horovod.ray._calls import Workers, bound, swallow
 from horovod.ray._coordinator import Coordinator
 from horovod.ray.adapter import Adapter, BaseParams
 from horovod.ray.strategy import BaseStrategy, ColocatedStrategy, PGStrategy
@@ -164,11 +163,11 @@ class StaticAdapter(Adapter):
 
     def run(self, fn: Callable, args: Optional[Sequence[Any]] = None,
             kwargs: Optional[Mapping[str, Any]] = None, queue: Any = None) -> List[Any]:
-        return self._ready_workers().run(_bound(fn, args, kwargs), queue)
+        return self._ready_workers().run(bound(fn, args, kwargs), queue)
 
     def run_remote(self, fn: Callable, args: Optional[Sequence[Any]] = None,
                    kwargs: Optional[Mapping[str, Any]] = None) -> List[Any]:
-        return self._ready_workers().run_remote(_bound(fn, args, kwargs))
+        return self._ready_workers().run_remote(bound(fn, args, kwargs))
 
     def execute_single(self, fn: Callable[[Any], Any]) -> Any:
         return self._ready_workers().run_single(fn)
@@ -189,19 +188,9 @@ class StaticAdapter(Adapter):
     @staticmethod
     def _end_workers(workers: Optional[Workers], strategy: Optional[BaseStrategy]) -> None:
         if workers is not None:
-            refs = [actor._leave.remote() for actor in workers.actors]
-            if len(ray.wait(refs, num_returns=len(refs), timeout=LEAVE_S)[0]) < len(refs):
+            if swallow([actor._leave.remote() for actor in workers.actors], LEAVE_S):
                 workers.abort("the executor is being shut down")
         if strategy is not None:
             strategy.shutdown()
         if workers is not None:
             workers.join(LEAVE_S)
-
-
-def _bound(fn: Callable, args: Optional[Sequence[Any]],
-           kwargs: Optional[Mapping[str, Any]]) -> Callable[[Any], Any]:
-    return functools.partial(_ignoring_executable, fn, tuple(args or ()), dict(kwargs or {}))
-
-
-def _ignoring_executable(fn: Callable, args: tuple, kwargs: Dict[str, Any], _: Any) -> Any:
-    return fn(*args, **kwargs)

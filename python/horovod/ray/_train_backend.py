@@ -10,8 +10,9 @@
 4. Every wait is bounded.  Ray retries an attempt that fails with RayActorError and gives
    up on anything else; so a worker that does not answer is reported as the former, and
    what will not get better by itself (no Horovod on the workers) as what it is.
-5. on_shutdown wakes ranks that are blocked in a collective, and never raises: an error
-   there would fail a run that has succeeded.
+5. on_shutdown wakes ranks that are blocked in a collective or in hvd.init(), with the
+   reason of the loop that has failed, and never raises: an error there would fail a run
+   that has succeeded.
 6. One object serves all attempts of a fit(); it comes to the controller by pickle, without
    __init__, before anything has started.
 """
@@ -19,7 +20,7 @@ import logging
 from typing import Any, Dict, List, Optional
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError
+from ray.exceptions import GetTimeoutError, RayActorError, RayError
 from ray.train.backend import Backend
 
 from horovod.ray import _actor
@@ -28,6 +29,7 @@ from horovod.ray.utils import choose_nics, nics_to_env_var
 
 logger = logging.getLogger(__name__)
 
+_ASK_S = 2.0
 _ABORT_S = 5.0          # as long as Ray Train itself waits for workers that end
 _OVER = "Ray Train has ended this attempt of the training run"
 _ATTEMPTS = 3           # starts in a row without an answer, after which we give up
@@ -62,14 +64,29 @@ class HorovodBackend(Backend):
 
     def on_shutdown(self, worker_group: Any, backend_config: Any) -> None:
         try:
+            why = self._reason(worker_group)
             if self._coordinator is not None:
-                self._coordinator.abort(_OVER)      # who waits in hvd.init()
-            refs = worker_group.execute_async(_actor.abort, _OVER)
+                self._coordinator.abort(why)        # who waits in hvd.init()
+            refs = worker_group.execute_async(_actor.abort, why)
             ray.wait(refs, num_returns=len(refs), timeout=_ABORT_S)
         except Exception:
             logger.debug("workers could not be told that the attempt is over",
                          exc_info=True)
         self._stop()
+
+    @staticmethod
+    def _reason(group: Any) -> str:
+        """Of the loop that has failed, if one has."""
+        refs = group.execute_async(_actor.failure)
+        ready, _ = ray.wait(refs, num_returns=len(refs), timeout=_ASK_S)
+        for ref in ready:
+            try:
+                why = ray.get([ref], timeout=_ASK_S)[0]
+            except RayError:                        # a worker that died
+                continue
+            if why:
+                return f"{_OVER}: {why}"
+        return _OVER
 
     def _form(self, group: Any, config: Any) -> None:
         limit = config.start_timeout

@@ -3,9 +3,11 @@
 1. The GPU of the worker is the current device before the loop allocates anything.
 2. A loop that ends leaves the Horovod job, as a process does that ends.  One that fails
    ends the job for all: the other ranks learn at once which rank failed and of what,
-   instead of waiting for it in a collective.
+   instead of waiting for it in a collective.  Before ``hvd.init()`` there is no way to the
+   others: the controller asks for the reason and hands it on.
 3. A job that was there before the loop (local mode under horovodrun) stays.
 """
+import os
 from types import TracebackType
 from typing import Optional, Type
 
@@ -13,6 +15,8 @@ import ray
 
 from horovod import _core
 from horovod.common.basics import HorovodBasics
+from horovod.common.exceptions import HorovodInternalError
+from horovod.ray import _actor
 
 
 class LoopContext:
@@ -24,13 +28,21 @@ class LoopContext:
 
     def __exit__(self, type: Optional[Type[BaseException]], value: Optional[BaseException],
                  traceback: Optional[TracebackType]) -> None:
-        if self._had_job or not _core.is_initialized():
+        if self._had_job:
             return
-        if value is None:
+        if value is not None:
+            self._tell(value)
+        elif _core.is_initialized():
             HorovodBasics(__file__).shutdown()
-        else:
-            _core.abort(f"the training loop of rank {_core.rank()} raised "
-                        f"{_first_line(value)}")
+
+    @staticmethod
+    def _tell(error: BaseException) -> None:
+        why = (f"the training loop of rank {os.environ.get('HOROVOD_RANK', 0)} raised "
+               f"{_first_line(error)}")
+        if not isinstance(error, HorovodInternalError):         # the echo of another's
+            _actor.note_failure(why)
+        if _core.is_initialized():
+            _core.abort(why)
 
 
 def _first_line(error: BaseException) -> str:

@@ -4,8 +4,9 @@ import warnings
 from typing import Any, Callable, Dict, List, Mapping, Optional, Union
 
 from horovod.ray import _discovery
+from horovod.ray._log import Collector
 from horovod.ray.adapter import BaseParams
-from horovod.ray.elastic_v2 import NOT_YET
+from horovod.ray.elastic_v2 import ElasticAdapter
 from horovod.runner.common.util import secret, timeout
 from horovod.runner.elastic.discovery import HostDiscovery
 from horovod.runner.elastic.settings import ElasticSettings
@@ -61,7 +62,12 @@ class _SlotSettings(ElasticSettings):
 
 
 class ElasticRayExecutor:
-    """Deprecated: ``RayExecutor(min_workers=...)`` says the same."""
+    """Runs a function on as many workers as there is room for, while they come and go.
+
+    ``RayExecutor(min_workers=...)`` says the same; this is the older spelling.
+    """
+
+    _is_started = False
 
     @staticmethod
     def create_settings(min_num_proc: int = 1, max_num_proc: Optional[int] = None,
@@ -107,9 +113,31 @@ class ElasticRayExecutor:
             settings.discovery = RayHostDiscovery(use_gpu, cpus_per_slot,
                                                   self.gpus_per_slot or 1)
 
+        self._adapter = ElasticAdapter(
+            settings, settings.min_num_proc, settings.max_num_proc, use_gpu, cpus_per_slot,
+            self.gpus_per_slot, override_discovery=False, reset_limit=settings.reset_limit,
+            cooldown_range=getattr(settings, "cooldown_range", None),
+            elastic_timeout=settings.elastic_timeout)
+        self._adapter._reserves = override_discovery
+        self.driver = self._adapter             # get_slot_info, get_worker_client
+        self.rendezvous: Any = None             # the driver is also that
+
     def start(self) -> None:
-        raise NotImplementedError(NOT_YET)
+        """Waits until there is room for ``min_num_proc`` workers, and keeps it."""
+        self._adapter.start(extra_env_vars=self.env_vars)
+        self._is_started = True
 
     def run(self, worker_fn: Callable[[], Any],
             callbacks: Optional[List[Callable[[Any], Any]]] = None) -> List[Any]:
-        raise RuntimeError("the executor has not been started; call start() first")
+        """``worker_fn()`` on all workers, however many there are and will be; the values of
+        those that have returned, by the rank that they were started with."""
+        if not self._is_started:
+            raise RuntimeError("the executor has not been started; call start() first")
+        if not callbacks:
+            return self._adapter.run(worker_fn)
+        with Collector(callbacks) as queue:
+            return self._adapter.run(worker_fn, queue=queue)
+
+    def shutdown(self) -> None:
+        """Gives back what ``start`` has reserved; nothing is held after ``run``."""
+        self._adapter.shutdown()

@@ -1,17 +1,15 @@
-"""Elastic jobs through ``RayExecutor(min_workers=...)``.
-
-The discovery of hosts works; running such a job does not yet, and says so.
-"""
+"""Elastic jobs through ``RayExecutor(min_workers=...)``."""
 import dataclasses
+import os
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
 
 from horovod.ray import _discovery
+from horovod.ray._calls import bound
+from horovod.ray._elastic_job import ElasticJob, Options
+from horovod.ray._places import ListedPlaces, Places, ReservedPlaces
 from horovod.ray.adapter import Adapter, BaseParams
+from horovod.runner.common.util.hosts import SlotInfo
 from horovod.runner.elastic.discovery import HostDiscovery
-
-NOT_YET = ("elastic jobs on Ray are not part of this version; use a job of a fixed size, "
-           "RayExecutor(num_workers=...), or Ray Train's HorovodTrainer, which restarts "
-           "failed workers from their checkpoint")
 
 
 def check_cooldown(cooldown_range: Optional[Sequence[int]]) -> None:
@@ -79,7 +77,7 @@ class ElasticParams(BaseParams):
 
 
 class ElasticAdapter(Adapter):
-    """Knows what an elastic job would be; ``start`` says that there is none yet."""
+    """A job whose workers live for one call; between calls it holds nothing."""
 
     def __init__(self, settings: Any, min_workers: int, max_workers: Optional[int] = None,
                  use_gpu: bool = False, cpus_per_worker: Union[int, float] = 1,
@@ -93,33 +91,105 @@ class ElasticAdapter(Adapter):
         self.max_workers = max_workers
         self.use_gpu = use_gpu
         self.cpus_per_worker = cpus_per_worker
-        self.gpus_per_worker = gpus_per_worker
+        self.gpus_per_worker = (gpus_per_worker or 1) if use_gpu else 0
         self.reset_limit = reset_limit
         self.cooldown_range = cooldown_range
-        self.elastic_timeout = elastic_timeout
+        self.elastic_timeout = elastic_timeout or float(
+            os.environ.get("HOROVOD_ELASTIC_TIMEOUT") or 600)
         if override_discovery:
             settings.discovery = RayHostDiscovery(use_gpu, cpus_per_worker,
                                                   gpus_per_worker or 1)
+        self._reserves = override_discovery
+        self._executable: tuple = (None, None, None)
+        self._variables: Dict[str, str] = {}
+        self._places: Optional[Places] = None
+        self._job: Optional[ElasticJob] = None
+
+    # -- life -----------------------------------------------------------------------
 
     def start(self, executable_cls: Optional[type] = None,
               executable_args: Optional[Sequence[Any]] = None,
               executable_kwargs: Optional[Mapping[str, Any]] = None,
               extra_env_vars: Optional[Mapping[str, str]] = None) -> None:
-        raise NotImplementedError(NOT_YET)
+        """Waits until there is room for ``min_workers``, and keeps it; no worker yet."""
+        self._executable = (executable_cls, executable_args, executable_kwargs)
+        self._variables = {name: str(value) for name, value in (extra_env_vars or {}).items()}
+        self._places = self._find_places()
+
+    def _find_places(self) -> Places:
+        places = self._make_places()
+        try:
+            places.wait(self.min_workers, self.elastic_timeout)
+        except BaseException:
+            places.close()
+            raise
+        return places
+
+    def _make_places(self) -> Places:
+        if not self._reserves:
+            return ListedPlaces(self.settings.discovery)
+        resources = {"CPU": float(self.cpus_per_worker), "GPU": float(self.gpus_per_worker)}
+        return ReservedPlaces({name: amount for name, amount in resources.items() if amount} or
+                              {"CPU": 0.001}, self.min_workers, self.max_workers)
+
+    def shutdown(self) -> None:
+        places, self._places, job = self._places, None, self._job
+        if job is not None:             # of another thread
+            job.cancel("the executor is being shut down")
+        if places is not None:
+            places.close()
+
+    # -- calls ----------------------------------------------------------------------
 
     def run(self, fn: Callable, args: Optional[Sequence[Any]] = None,
             kwargs: Optional[Mapping[str, Any]] = None, queue: Any = None) -> List[Any]:
-        raise NotImplementedError(NOT_YET)
+        return self.execute(bound(fn, args, kwargs), queue)
 
     def execute(self, fn: Callable[[Any], Any], queue: Any = None) -> List[Any]:
-        raise NotImplementedError(NOT_YET)
+        if self._job is not None:
+            raise RuntimeError("this executor runs a function already; an elastic job runs one "
+                               "at a time, take another executor for another job")
+        places, self._places = self._places or self._find_places(), None
+        try:
+            self._job = ElasticJob(self._options(), places)
+            return self._job.run(fn, queue)
+        finally:
+            self._job = None
+            places.close()
+
+    def _options(self) -> Options:
+        resources: Dict[str, float] = {"num_cpus": self.cpus_per_worker}
+        if self.use_gpu:
+            resources["num_gpus"] = self.gpus_per_worker
+        return Options(self.settings, self.min_workers, self.max_workers, resources,
+                       self.reset_limit, self.cooldown_range, self.elastic_timeout,
+                       self._variables, self._executable)
 
     def run_remote(self, fn: Callable, args: Optional[Sequence[Any]] = None,
                    kwargs: Optional[Mapping[str, Any]] = None) -> List[Any]:
-        raise NotImplementedError("run_remote is not supported in elastic mode")
+        raise NotImplementedError("run_remote is not supported in elastic mode: it is not known "
+                                  "how many results there will be; use run")
 
     def execute_single(self, fn: Callable[[Any], Any]) -> Any:
-        raise NotImplementedError("execute_single is not supported in elastic mode")
+        raise NotImplementedError("execute_single is not supported in elastic mode: workers "
+                                  "live for one call; use run, and let rank 0 do it")
 
-    def shutdown(self) -> None:
-        """There is nothing to give back."""
+    # -- looking --------------------------------------------------------------------
+
+    def get_slot_info(self, host: str, slot: int) -> SlotInfo:
+        """Who is in a slot now; without a host name: nobody."""
+        workers = list(self._job.workers.values()) if self._job is not None else []
+        for worker in workers:
+            if (worker.host, worker.slot, worker.is_over) == (host, slot, False):
+                return SlotInfo(host, worker.rank, int(worker.env["HOROVOD_LOCAL_RANK"]),
+                                int(worker.env["HOROVOD_CROSS_RANK"]), worker.spawn_size,
+                                int(worker.env["HOROVOD_LOCAL_SIZE"]),
+                                int(worker.env["HOROVOD_CROSS_SIZE"]))
+        return SlotInfo("", -1, -1, -1, -1, -1, -1)
+
+    def get_worker_client(self, slot_info: SlotInfo) -> Any:
+        """The actor of that rank, or None."""
+        workers = list(self._job.workers.values()) if self._job is not None else []
+        return next((w.actor for w in workers
+                     if w.host == slot_info.hostname and w.rank == slot_info.rank and
+                     not w.is_over), None)

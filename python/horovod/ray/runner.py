@@ -37,7 +37,7 @@ class MiniSettings:
 
     nics: Any = None
     verbose: int = 1
-    key: bytes = dataclasses.field(default=secret.make_secret_key(), repr=False)
+    key: bytes = dataclasses.field(default_factory=secret.make_secret_key, repr=False)
     ssh_port: Optional[int] = None
     ssh_identity_file: Optional[str] = None
     timeout_s: float = 300

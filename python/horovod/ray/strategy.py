@@ -1,6 +1,7 @@
 """Where the workers go: placement groups and the actors in them."""
+import math
 import time
-from typing import Any, Dict, List, Optional, Tuple, Union
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 import ray
 from ray.util.placement_group import PlacementGroup, get_current_placement_group
@@ -166,9 +167,68 @@ class PGStrategy(BaseStrategy):
 
     def create_workers(self) -> Tuple[List[Any], List[Any]]:
         if self.placement_group is not None:
+            self._await_room(self.placement_group)
             return self._create_actors(lambda rank: -1)
         self._create_group(1, self.num_workers, "PACK")
         return self._create_actors(lambda rank: rank)
+
+
+    def _await_room(self, group: PlacementGroup) -> None:
+        """Waits for resources of the group, as a group of our own waits for those of the
+        cluster.  What the group cannot give in the best case is an error at once."""
+        end = time.monotonic() + self.settings.placement_group_timeout_s
+        wishes = {"CPU": self.cpus_per_worker, "GPU": self.gpus_per_worker}
+        need = {name: amount for name, amount in wishes.items() if amount}
+        own = _own_resources(group)
+        if room(group.bundle_specs, need, own) < self.num_workers:
+            raise ValueError(self._no_room(group, need, f", of which the caller holds {own}"
+                                           if own else ""))
+        while room(_free(group), need) < self.num_workers:
+            if time.monotonic() > end:
+                raise TimeoutError(self._no_room(
+                    group, need, f", with {_free(group)} free after "
+                    f"{self.settings.placement_group_timeout_s} s"))
+            time.sleep(0.1)
+
+    def _no_room(self, group: PlacementGroup, need: Dict[str, float], state: str) -> str:
+        return (f"{self.num_workers} workers of {need} do not fit into the placement group "
+                f"{group.id.hex()} of the caller: its bundles are {group.bundle_specs}{state}. "
+                f"Ask for fewer, make the group larger, or give "
+                f"RayExecutor(use_current_placement_group=False), which reserves its own")
+
+
+def room(bundles: Sequence[Mapping[str, float]], need: Mapping[str, float],
+         taken: Optional[Mapping[str, float]] = None) -> float:
+    """How many workers fit; ``taken`` is what somebody holds of one bundle, where it costs
+    least."""
+    if not need:
+        return math.inf
+    total, costs = 0, []
+    for bundle in bundles:
+        left = {name: amount - (taken or {}).get(name, 0) for name, amount in bundle.items()}
+        total += _count(bundle, need)
+        if min(left.values()) >= 0:
+            costs.append(_count(bundle, need) - _count(left, need))
+    return total - min(costs, default=0)
+
+
+def _count(bundle: Mapping[str, float], need: Mapping[str, float]) -> int:
+    return min(int(bundle.get(name, 0) / amount + 1e-6) for name, amount in need.items())
+
+
+def _own_resources(group: PlacementGroup) -> Dict[str, float]:
+    """What this process holds of the group."""
+    current = get_current_placement_group()
+    if current is None or current.id != group.id:
+        return {}
+    return ray.get_runtime_context().get_assigned_resources()
+
+
+def _free(group: PlacementGroup) -> List[Dict[str, float]]:
+    """What is free in each bundle, under the names that Ray gives to resources of groups."""
+    free = ray.available_resources()
+    return [{name: free.get(f"{name}_group_{index}_{group.id.hex()}", 0.0) for name in bundle}
+            for index, bundle in enumerate(group.bundle_specs)]
 
 
 def _actor_class() -> Any:

@@ -7,21 +7,15 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from horovod import _core
 from horovod.ray import _actor
+from horovod.runner.common.util.env import IDENTITY
 
 LOOPBACK = "127.0.0.1"
-
-# Variables that say who a process is; all other HOROVOD_* are the user's wishes.
-_IDENTITY = {"HOROVOD_" + name for name in (
-    "RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE", "HOSTNAME",
-    "GLOO_RENDEZVOUS_ADDR", "GLOO_RENDEZVOUS_PORT", "RENDEZVOUS_SERVE", "JOB_ID",
-    "GENERATION", "KEY_FD", "KEY_FILE", "KEY", "ELASTIC", "CONTROLLER", "CPU_OPERATIONS",
-    "RUN_DIR")}
 
 
 def user_variables(environment: Dict[str, str]) -> Dict[str, str]:
     """The ``HOROVOD_*`` variables that tune a job, without those that identify a process."""
     return {name: value for name, value in environment.items()
-            if name.startswith("HOROVOD_") and name not in _IDENTITY}
+            if name.startswith("HOROVOD_") and name not in IDENTITY}
 
 
 def map_blocking(fn: Callable[[Any], Any], collection: Iterable[Any]) -> List[Any]:

@@ -11,7 +11,7 @@ import warnings
 from typing import Any, Callable, Optional, Sequence
 
 from horovod.runner import _message, _native
-from horovod.runner.common.util import codec
+from horovod.runner._outcome import function_message, values
 
 _FIELDS = """
     min_num_proc max_num_proc slots reset_limit cooldown_range check_build ssh_port
@@ -87,57 +87,18 @@ def _options(args: Any) -> list[str]:
         words.append("--log-with-timestamp" if args.log_with_timestamp
                      else "--log-without-timestamp")
     words += [f"--network-interface={nic}" for nic in getattr(args, "nics", None) or ()]
+    if getattr(args, "min_num_proc", None) or getattr(args, "host_discovery_script", None):
+        from horovod.runner.elastic import driver
+        words = driver.timing_words() + words           # what was given comes last, and wins
     cooldown = getattr(args, "cooldown_range", None)
     if cooldown:
         words += ["--blacklist-cooldown-range", *map(str, cooldown)]
     return words
 
 
-def _said(outcome: _native.Outcome, rank: int) -> tuple[dict, bytes]:
-    """What a rank has sent; an empty head: it died without a word."""
-    try:
-        return _message.unpack(bytes(outcome.results.get(rank, b"")))
-    except (ValueError, KeyError):
-        return {}, b""
-
-
 def _failure(outcome: _native.Outcome) -> RuntimeError:
-    """The exception that tells what the launcher has found.  A rank that fails because
-    another one has may be the first to end: the cause is told, not the echo."""
-    failed = [end for end in outcome.ends if end[1] != 0]
-    first = next((end for end in failed
-                  if _said(outcome, end[0])[0].get("echo") is False), outcome.first_failure())
-    if first is None:
-        return RuntimeError(outcome.reason())
-    rank, code, _, why = first
-    text = ("Horovod detected that one or more processes exited with non-zero status, thus "
-            "causing the job to be terminated. The first process to do so was:\n"
-            f"Process name: {rank}\nExit code: {code}\n")
-    if why:
-        text += f"Reason: {why}\n"
-    head, body = _said(outcome, rank)
-    if head.get("ok") is False:
-        text += f"Rank {rank} raised:\n{body.decode('utf-8', 'replace')}"
-    error = RuntimeError(text)
-    error.rank = rank                   # type: ignore[attr-defined]
-    return error
-
-
-def _values(messages: Sequence[bytes]) -> list[Any]:
-    """What the function returned, in rank order."""
-    values = []
-    for rank, message in enumerate(messages):
-        try:
-            head, body = _message.unpack(message)
-        except (ValueError, KeyError) as e:
-            raise RuntimeError(f"rank {rank} ended without a result: {e}") from None
-        values.append(codec.loads(body))
-    return values
-
-
-def _function_message(args: Any) -> bytes:
-    path = [os.path.abspath(p) if p else os.getcwd() for p in sys.path]
-    return _message.pack({"path": path}, codec.dumps(args.run_func))
+    """The exception that tells what the launcher has found."""
+    return outcome.failure() or RuntimeError(outcome.reason())
 
 
 def _run_with_files(args: Any, command: Sequence[str]) -> list[Any]:
@@ -147,14 +108,14 @@ def _run_with_files(args: Any, command: Sequence[str]) -> list[Any]:
     try:
         fd = os.open(os.path.join(folder, "function"), os.O_WRONLY | os.O_CREAT | os.O_EXCL,
                      0o600)
-        _message.write_all(fd, _function_message(args))
+        _message.write_all(fd, function_message(*args.run_func))
         outcome = _native.execute(_options(args), command,
                                   env=dict(os.environ, HOROVOD_RUN_DIR=folder))
         if outcome.code != 0:
             raise RuntimeError(f"mpirun failed with exit code {outcome.code}")
-        return _values([_message.read_all(os.open(os.path.join(folder, f"result.{rank}"),
-                                                  os.O_RDONLY | os.O_NOFOLLOW))
-                        for rank in range(args.num_proc)])
+        return values([_message.read_all(os.open(os.path.join(folder, f"result.{rank}"),
+                                                 os.O_RDONLY | os.O_NOFOLLOW))
+                       for rank in range(args.num_proc)])
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -163,10 +124,12 @@ def _run_function(args: Any) -> list[Any]:
     command = [args.executable or sys.executable, "-m", "horovod.runner.run_task"]
     if args.use_mpi or args.use_jsrun:
         return _run_with_files(args, command)
-    outcome = _native.execute(_options(args), command, payload=_function_message(args))
+    outcome = _native.execute(_options(args), command, payload=function_message(*args.run_func))
     if outcome.code != 0:
         raise _failure(outcome)
-    return _values([bytes(outcome.results.get(rank, b"")) for rank in range(args.num_proc)])
+    elastic = args.min_num_proc is not None or args.host_discovery_script is not None
+    ranks = sorted(outcome.results) if elastic else range(args.num_proc)
+    return values([bytes(outcome.results.get(rank, b"")) for rank in ranks])
 
 
 def _deprecated(old: str, new: str, value: Any) -> Any:

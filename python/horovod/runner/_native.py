@@ -13,9 +13,12 @@ import sysconfig
 import threading
 from typing import Any, Callable, Optional, Sequence
 
+from horovod.runner._outcome import Ends
+
 RESULT, EXIT, TEXT = 13, 14, 15         # frames of src/launch/agent_wire.h
 HEAD = struct.Struct("<IB")
 ERROR = "horovodrun: error: "
+FAILED = "Horovod detected that one or more processes exited with non-zero status"
 
 
 def launcher() -> str:
@@ -31,22 +34,20 @@ def launcher() -> str:
     return found
 
 
-class Outcome:
+class Outcome(Ends):
     """What a launch has left: its code, and from workers results and ends."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.code = 0
-        self.results: dict[int, bytearray] = {}
-        self.ends: list[tuple[int, int, int, str]] = []     # rank, code, signal, text
         self.error: Optional[str] = None
         self.tail = ""                  # the end of what the launcher has printed
 
-    def first_failure(self) -> Optional[tuple[int, int, int, str]]:
-        """The end of the rank that failed first."""
-        return next((end for end in self.ends if end[1] != 0), None)
-
     def reason(self) -> str:
         """Why no worker was started."""
+        at = self.tail.find(FAILED)
+        if at >= 0 and self.error is None:          # of a command, whose ends nobody tells
+            return self.tail[at:]
         said = [line for line in self.tail.splitlines() if line.startswith(ERROR)]
         return self.error or (said[-1][len(ERROR):] if said else
                               f"horovodrun failed with exit code {self.code}")
@@ -87,7 +88,8 @@ def _pump(fd: int, to: tuple[Any, Outcome]) -> None:
         os.close(fd)
 
 
-def _memory(data: bytes) -> int:
+def memory_file(data: bytes) -> int:
+    """A descriptor of a file in memory with these bytes."""
     fd = os.memfd_create("horovod-function", os.MFD_CLOEXEC)
     view = memoryview(data)
     while view:
@@ -102,7 +104,7 @@ def execute(options: Sequence[str], command: Sequence[str], payload: Optional[by
     outcome, words, passed = Outcome(), [launcher(), *options], []
     readers: list[tuple[Callable, int, Any]] = []
     if payload is not None:
-        memory, (read, write) = _memory(payload), os.pipe()
+        memory, (read, write) = memory_file(payload), os.pipe()
         passed = [memory, write]
         words += ["--payload-fd", str(memory), "--result-fd", str(write)]
         readers.append((_read_frames, read, outcome.take))

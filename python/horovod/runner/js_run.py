@@ -1,4 +1,7 @@
-"""Jobs that jsrun of LSF starts."""
+"""Jobs that jsrun of LSF starts.
+
+Imported by: horovod.runner; programs written for Horovod 0.28.
+"""
 import os
 import shlex
 import shutil

@@ -2,6 +2,8 @@
 
 ``python -m horovod.runner.launch`` becomes the native program; the functions below serve
 code that imports them.
+
+Imported by: programs written for Horovod 0.28 only.
 """
 import json
 import os

@@ -1,4 +1,7 @@
-"""Jobs that mpirun starts."""
+"""Jobs that mpirun starts.
+
+Imported by: horovod.runner; programs written for Horovod 0.28.
+"""
 import shlex
 import subprocess
 from typing import Any, Optional, Sequence

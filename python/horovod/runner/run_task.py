@@ -2,10 +2,15 @@
 
 The function comes through the descriptor HOROVOD_RUN_FUNC_FD and the result goes through
 HOROVOD_RUN_RESULT_FD; under mpirun both are files in the private directory
-HOROVOD_RUN_DIR.
+HOROVOD_RUN_DIR.  HOROVOD_RUN_PARENT_FD is a pipe whose other end only the process has that
+this one must not outlive.
+
+Imported by: nobody; the launchers run it.
 """
 import os
+import signal
 import sys
+import threading
 import traceback
 
 from horovod.runner import _message
@@ -28,6 +33,24 @@ def _open_result() -> int:
         return int(fd)
     path = os.path.join(os.environ["HOROVOD_RUN_DIR"], f"result.{get_env_rank_and_size()[0]}")
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+
+
+def _follow_parent() -> None:
+    """Ends this process when its parent does: the pipe has no race, the kernel's signal
+    works although a thread holds the interpreter."""
+    fd = os.environ.pop("HOROVOD_RUN_PARENT_FD", None)
+    if fd is None:
+        return
+    import ctypes
+    os.set_inheritable(int(fd), False)
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL, 0, 0, 0)
+
+    def wait() -> None:
+        os.read(int(fd), 1)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=wait, daemon=True, name="horovod-parent").start()
 
 
 def _call() -> bytes:
@@ -60,6 +83,7 @@ def _tell_others(error: BaseException) -> None:
 
 def main() -> int:
     """Runs the function.  Its exception goes to stderr, to the caller and to the others."""
+    _follow_parent()
     result, failure = _open_result(), None
     try:
         message = _call()

@@ -10,6 +10,10 @@
 """
 import sys
 
+from horovod.common.needs import need
+
+need("torch", "torch", "PyTorch", "torch")
+
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.process_sets import (ProcessSet, add_process_set, global_process_set,
                                          remove_process_set)
@@ -25,7 +29,7 @@ from horovod.torch.mpi_ops import (
     cross_size, cuda_built, ddl_built, gloo_built, gloo_enabled, grouped_allgather,
     grouped_allgather_async, grouped_allreduce, grouped_allreduce_, grouped_allreduce_async,
     grouped_allreduce_async_, grouped_reducescatter, grouped_reducescatter_async, init,
-    is_initialized, join, local_rank, local_size, mpi_built, mpi_enabled,
+    is_homogeneous, is_initialized, join, local_rank, local_size, mpi_built, mpi_enabled,
     mpi_threads_supported, nccl_built, poll, rank, reducescatter, reducescatter_async,
     rocm_built, shutdown, size, sparse_allreduce_async, start_timeline, stats,
     stop_timeline, synchronize)
@@ -49,8 +53,9 @@ __all__ = [
     "cross_size", "cuda_built", "ddl_built", "elastic", "global_process_set", "gloo_built",
     "gloo_enabled", "grouped_allgather", "grouped_allgather_async", "grouped_allreduce",
     "grouped_allreduce_", "grouped_allreduce_async", "grouped_allreduce_async_",
-    "grouped_reducescatter", "grouped_reducescatter_async", "hvd", "init", "is_initialized",
-    "join", "local_rank", "local_size", "mpi_built", "mpi_enabled", "mpi_ops",
+    "grouped_reducescatter", "grouped_reducescatter_async", "hvd", "init",
+    "is_homogeneous", "is_initialized", "join", "local_rank", "local_size", "mpi_built",
+    "mpi_enabled", "mpi_ops",
     "mpi_threads_supported", "nccl_built", "poll", "rank", "reducescatter",
     "reducescatter_async", "remove_process_set", "rocm_built", "shutdown", "size",
     "sparse_allreduce_async", "start_timeline", "stats", "stop_timeline", "synchronize"]

@@ -8,7 +8,7 @@ The plan (which parameter lies where) is made after the first backward pass, whe
 which gradients are sparse, and is the same on all ranks: they compare it.  Sparse gradients
 and those for a custom compressor are reduced one by one.
 """
-import hashlib
+import enum
 import weakref
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
@@ -20,6 +20,7 @@ from horovod.common.exceptions import HorovodInternalError
 from horovod.common.process_sets import ProcessSet
 from horovod.torch import _submit, mpi_ops
 from horovod.torch.compression import Compression, _CastCompressor
+from horovod.torch.functions import described, digest, raise_difference
 
 # Large enough that a bucket's fixed cost vanishes, small enough that its reduction finds
 # the gradients in the cache and overlaps the rest of backward.
@@ -39,10 +40,6 @@ class _Forgetful:
 
 _forgetful = _Forgetful()
 basics._on_shutdown.add(_forgetful)
-
-
-def _digest(words: Sequence[Any]) -> str:
-    return hashlib.sha256("\n".join(map(str, words)).encode()).hexdigest()
 
 
 class Place:
@@ -69,6 +66,13 @@ def _is_channels_last(param: torch.Tensor) -> bool:
         (param.dim() == 5 and param.is_contiguous(memory_format=torch.channels_last_3d))
 
 
+class When(enum.Enum):
+    """When gradients that have all come are waited for."""
+    BACKWARD = "at the end of backward"
+    STEP = "in step or synchronize"
+    NEVER = "they are only counted: Adasum reduces updates"
+
+
 class GradientReducer:
     """Reduces the gradients of the parameters it watches."""
 
@@ -90,15 +94,12 @@ class GradientReducer:
         self._sparse: Dict[int, int] = {}           # index -> number of sparse dimensions
         self._flight: Dict[int, Callable[[], None]] = {}    # reduced one by one
         self._was_sparse: Dict[int, int] = {}       # densified in this step
-        self._done = False                          # reduced at the end of backward
-        self._stale = False                         # a new plan is due
         self._tag: Optional[str] = None
         self._plans = 0
         self.attached = False
-        self.counts_only = False                    # Adasum reduces updates, not gradients
-        self.early = True                           # complete at the end of backward
+        self.when = When.BACKWARD
         me = weakref.ref(self)
-        self.native = _core.Reducer(passes, lambda *a: me()._odd(*a),   # type: ignore
+        self.native = _core.Reducer(passes, lambda *a: me()._fallback(*a),   # type: ignore
                                     lambda *a: me()._renew(*a),         # type: ignore
                                     lambda: me()._complete())           # type: ignore
         basics._on_shutdown.add(self)
@@ -123,7 +124,6 @@ class GradientReducer:
             self._slots.append(self.native.add())
             if self.attached:
                 self._hook(len(self.params) - 1)
-        self._stale = True
 
     def _hook(self, index: int) -> None:
         self._hooks.append(self.params[index].register_post_accumulate_grad_hook(
@@ -150,49 +150,42 @@ class GradientReducer:
     def synchronize(self) -> None:
         """Reduces everything that is not reduced yet; p.grad holds the results."""
         self.adopt()
-        if not self._done or self.native.missing:
-            try:
-                self._reduce()
-            except BaseException:
-                self.reset()
-                raise
+        self._reduce()
         self._rearm()
 
     def _reduce(self) -> None:
-        """Submits what is not submitted yet, and waits for all of it."""
-        if not self.native.planned:
-            self._make_plan()
-        self.native.collect(self.params)
-        self._wait()
+        """Submits what is not submitted yet, and waits for all of it.  A failure ends the
+        step: half of its gradients may be reduced."""
+        if self.native.step_state == "REDUCED" and not self.native.missing:
+            return
+        try:
+            if self.native.plan_state == "NONE":
+                self._make_plan()
+            self.native.collect(self.params)
+            kept = self.native.wait(self.params)
+            with torch.no_grad():
+                for index in kept:
+                    self._bring_back(index)
+        except BaseException:
+            self.reset()
+            raise
 
     def _complete(self) -> None:
         """All gradients are under way: they are waited for at the end of backward, so that
         whoever looks at p.grad next (clipping, unscaling) sees reduced ones."""
-        if self.counts_only or not self.early:
+        if self.when is not When.BACKWARD:
             return
         me = weakref.ref(self)
 
         def finish() -> None:
             reducer = me()
-            if reducer is not None and not reducer._done:
+            if reducer is not None:
                 reducer._reduce()
-                reducer._done = True
         torch.autograd.Variable._execution_engine.queue_callback(finish)
 
-    def _wait(self) -> None:
-        kept, flagged = self.native.wait(self.params)
-        with torch.no_grad():
-            for index in kept:
-                self._bring_back(index)
-        self._stale = self._stale or flagged
-
     def _rearm(self) -> None:
-        self._done = False
         self._was_sparse.clear()
         self.native.reset()
-        if self._stale:
-            self._stale = False
-            self.native.replan()
 
     def reset(self) -> None:
         """Forgets what is in flight."""
@@ -205,17 +198,20 @@ class GradientReducer:
         self._was_sparse.clear()
         self._sparse.clear()
         self._places.clear()
-        self._done = False
         self._tag = None
         self._plans = 0
         self.native.forget()
 
+    def is_touched(self) -> bool:
+        """Whether gradients have come since the last step."""
+        return self.native.step_state != "IDLE"
+
     def may_zero(self) -> bool:
         """Whether zero_grad may be called now: nothing is under way, or a GradScaler has
         skipped the step because of an overflow."""
-        if not self.native.touched:
+        if not self.is_touched():
             return True
-        if not self._done:
+        if self.native.step_state != "REDUCED":
             return False
         if all(bool(torch.isfinite(p.grad).all()) for p in self.params
                if p.grad is not None and not p.grad.is_sparse):
@@ -226,7 +222,6 @@ class GradientReducer:
     # -- the plan -----------------------------------------------------------------
 
     def _make_plan(self) -> None:
-        self._stale = False
         self._agree()
         buckets = [self._bucket(i, members) for i, members in enumerate(self._partition())]
         self._plans += 1
@@ -239,22 +234,19 @@ class GradientReducer:
     def _agree(self) -> None:
         """Compares the parameters with the other ranks, and learns which are sparse."""
         if self._tag is None:
-            key = self.process_set.process_set_id, _digest(self.names)[:12]
+            key = self.process_set.process_set_id, f"{digest(self.names):x}"
             ordinal = _ordinals.get(key, 0)
             _ordinals[key] = ordinal + 1
             self._tag = f"optimizer.{key[1]}.{ordinal}"
-        layout = [(n, tuple(p.shape), p.dtype, _is_channels_last(p))
+        layout = [described(n, p, " channels last" if _is_channels_last(p) else "")
                   for n, p in zip(self.names, self.params)]
-        number = int(_digest(layout)[:15], 16)
+        number = digest(layout)
         dims = [self._sparse_dims(i, p) for i, p in enumerate(self.params)]
         mine = torch.tensor([number, -number, *dims], dtype=torch.int64)
         agreed = mpi_ops.allreduce(mine, name=f"{self._tag}.plan.{self._plans}",
                                    op=mpi_ops.Max, process_set=self.process_set).tolist()
         if agreed[0] != -agreed[1]:
-            raise HorovodInternalError(
-                "the ranks disagree on the parameters of an optimizer (names, shapes, "
-                f"dtypes or layout); rank {mpi_ops.rank()} has {len(self.params)}, first "
-                f"{self.names[0]} {tuple(self.params[0].shape)}")
+            raise_difference(layout, "DistributedOptimizer", self.process_set)
         self._sparse = {i: d for i, d in enumerate(agreed[2:]) if d > 0}
 
     def _sparse_dims(self, index: int, param: torch.Tensor) -> int:
@@ -352,13 +344,13 @@ class GradientReducer:
         view.data = view.detach().clone(memory_format=torch.preserve_format)
         return self._places[index].view()
 
-    def _odd(self, index: int, grad: Optional[torch.Tensor]) -> bool:
+    def _fallback(self, index: int, grad: Optional[torch.Tensor]) -> bool:
         """Brings an unusual gradient in; True if p.grad is to stay what it is."""
         with torch.no_grad():
             if index in self._sparse:
                 self._submit_sparse(index, grad)
                 return True
-            if index not in self._places or not self.native.planned:
+            if index not in self._places or self.native.plan_state == "NONE":
                 self._submit_alone(index, grad)
                 return True
             return self._into_bucket(index, grad)
@@ -446,5 +438,5 @@ def _memory(nbytes: int) -> torch.Tensor:
     """Bytes that the ranks of this host share, or ordinary ones if there are none."""
     capsule = _core.alloc(nbytes)
     if capsule is None:
-        return torch.empty(nbytes, dtype=torch.uint8)
+        return _submit.stage(torch.empty(nbytes, dtype=torch.uint8))
     return _submit._from_dlpack(capsule)

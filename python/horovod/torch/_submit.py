@@ -3,6 +3,11 @@
 The core takes dense, contiguous tensors in host memory as they are.  Everything else is
 staged here: other layouts are packed, CUDA tensors are copied to the host (which waits for
 the stream that produces them) and results are copied back on the current stream.
+
+The core borrows memory until the operation is done, so that memory must stay where it is.
+A reference to a tensor does not do: ``resize_`` frees the memory under it, ``t.data = u`` and
+``set_`` the storage.  ``hold`` keeps the storage and makes torch refuse to resize it, for good,
+as ``Tensor.numpy()`` does.
 """
 import itertools
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
@@ -10,19 +15,18 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 import torch
 
 from horovod import _core
+from horovod.common import no_job
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.process_sets import ProcessSet
 
-ALLREDUCE, ALLGATHER, BROADCAST, ALLTOALL, REDUCESCATTER, BARRIER, JOIN = range(7)
-WORDS = ("allreduce", "allgather", "broadcast", "alltoall", "reducescatter", "barrier", "join")
+WORDS = _core.OPS
+ALLREDUCE, ALLGATHER, BROADCAST, ALLTOALL, REDUCESCATTER, BARRIER, JOIN = range(len(WORDS))
 
-# The numbers are those of enum hvd_dtype.
-DTYPES: Dict[torch.dtype, int] = {
-    torch.uint8: 0, torch.int8: 1, torch.int16: 3, torch.int32: 4, torch.int64: 5,
-    torch.float16: 6, torch.float32: 7, torch.float64: 8, torch.bool: 9, torch.bfloat16: 10}
-if hasattr(torch, "uint16"):
-    DTYPES[torch.uint16] = 2
-_core.register_torch(DTYPES, torch.strided)
+# Older torch does not have all of them.
+DTYPES: Dict[torch.dtype, int] = {getattr(torch, name): code
+                                  for code, name in enumerate(_core.DTYPES) if hasattr(torch, name)}
+_core.register_torch(DTYPES, torch.strided, torch.Tensor, torch.nn.Parameter,
+                     getattr(torch.Tensor, "__dlpack_c_exchange_api__", None))
 
 _from_dlpack = getattr(torch._C, "_from_dlpack", None) or torch.utils.dlpack.from_dlpack
 
@@ -138,7 +142,7 @@ def settle(op: int, name: Optional[str], process_set: ProcessSet, count: int = 1
 
 def require_job() -> None:
     if not _core.is_initialized():
-        raise HorovodInternalError("Horovod has not been initialized; use hvd.init().")
+        raise HorovodInternalError(no_job.text())
 
 
 # -- submission ---------------------------------------------------------------------
@@ -158,12 +162,33 @@ def _supported(tensor: torch.Tensor) -> Optional[str]:
     return None
 
 
+def _has_numpy() -> bool:
+    try:
+        return torch.empty(0).numpy() is not None
+    except RuntimeError:
+        return False
+
+
+CAN_HOLD = _has_numpy()
+
+
+def hold(tensor: torch.Tensor) -> torch.Tensor:
+    """Another tensor with the same storage, which cannot be resized any more."""
+    storage = tensor.untyped_storage()
+    if storage.resizable():
+        torch.empty(0, dtype=torch.uint8).set_(storage).numpy()         # type: ignore
+    return tensor.detach()
+
+
 def stage(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor's values, dense, contiguous and in host memory; itself if it is so."""
     tensor = tensor.detach()
     if tensor.layout is not torch.strided:
         tensor = tensor.to_dense()
-    return tensor.cpu().contiguous().resolve_neg()
+    staged = tensor.cpu().contiguous().resolve_neg()
+    if staged is not tensor:
+        return staged                   # nobody else knows this memory
+    return hold(staged) if CAN_HOLD else staged.clone()
 
 
 def submit(op: int, reduce: int, process_set: ProcessSet, root: int, prescale: float,
@@ -198,13 +223,24 @@ def in_place(op: int, reduce: int, process_set: ProcessSet, root: int, prescale:
     staged = [stage(t) for t in tensors]
     native = submit(op, reduce, process_set, root, prescale, postscale, name, staged,
                     staged, grouped=grouped)
+    return replacing(native, tensors, staged, grouped)
 
+
+def replacing(native: int, tensors: List[torch.Tensor], results: List[torch.Tensor],
+              grouped: bool) -> int:
+    """The handle of an operation whose results go to where the tensors are then."""
     def finish(_: int) -> Any:
-        for tensor, copy in zip(tensors, staged):
-            if copy.data_ptr() != tensor.data_ptr() or copy.device != tensor.device:
-                tensor.data.copy_(copy)
+        for tensor, result in zip(tensors, results):
+            if tensor.shape != result.shape:
+                resized = list(tensor.shape)
+                tensor.data = result    # a resize_ that failed leaves more rows than memory
+                raise ValueError(
+                    f"a tensor was resized from {list(result.shape)} to {resized} while its "
+                    f"operation was under way; call synchronize() first")
+            if result.data_ptr() != tensor.data_ptr() or result.device != tensor.device:
+                tensor.data.copy_(result)
         return tuple(tensors) if grouped else tensors[0]
-    return new_handle(Pending(native, (tensors, staged), finish))
+    return new_handle(Pending(native, (tensors, results), finish))
 
 
 def into_new(op: int, reduce: int, process_set: ProcessSet, root: int, prescale: float,

@@ -1,15 +1,18 @@
 """State of rank 0 for everybody: parameters, optimizer state, Python objects."""
 import collections
+import hashlib
 import io
-from typing import Any, Counter, List, Optional, Tuple
+from typing import Any, Counter, List, Optional, Sequence, Tuple
 
 import cloudpickle
 import torch
 
+from horovod.common.exceptions import HorovodInternalError
 from horovod.common.process_sets import ProcessSet, global_process_set
 
-from horovod.torch.mpi_ops import (allgather, broadcast_, broadcast_async_, rank,
-                                   synchronize)
+from horovod.torch import _copies
+from horovod.torch.mpi_ops import (Max, allgather, allreduce, broadcast_, broadcast_async_,
+                                   rank, synchronize)
 
 
 def broadcast_parameters(params: Any, root_rank: int,
@@ -20,11 +23,10 @@ def broadcast_parameters(params: Any, root_rank: int,
 
         hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     """
-    handles = []
-    for name, tensor in _named_tensors(params):
-        if isinstance(tensor, torch.Tensor):
-            handles.append(broadcast_async_(tensor, root_rank, name, process_set))
-    _finish(handles)
+    _copies.settle()
+    named = [(name, t) for name, t in _named_tensors(params) if isinstance(t, torch.Tensor)]
+    compare([described(*pair) for pair in named], "broadcast_parameters", process_set)
+    _finish([broadcast_async_(t, root_rank, name, process_set) for name, t in named])
 
 
 def _named_tensors(params: Any) -> List[Tuple[Optional[str], Any]]:
@@ -47,6 +49,43 @@ def _finish(handles: List[int]) -> None:
         raise error
 
 
+# -- the same on all ranks ----------------------------------------------------------
+
+
+def described(name: Optional[str], tensor: torch.Tensor, layout: str = "") -> str:
+    return (f"{name or 'a tensor'} {list(tensor.shape)} "
+            f"{str(tensor.dtype).rpartition('.')[2]}{layout}")
+
+
+def digest(texts: Sequence[Any]) -> int:
+    """60 bits."""
+    return int(hashlib.sha256("\n".join(map(str, texts)).encode()).hexdigest()[:15], 16)
+
+
+def compare(mine: List[str], what: str, process_set: ProcessSet) -> None:
+    """Raises on all ranks, naming the first difference, if they have different texts.  What
+    only some of them have would be waited for otherwise."""
+    number = digest(mine)
+    both = torch.tensor([number, -number], dtype=torch.int64)
+    high, low = allreduce(both, name=what, op=Max, process_set=process_set).tolist()
+    if high != -low:
+        raise_difference(mine, what, process_set)
+
+
+def raise_difference(mine: List[str], what: str, process_set: ProcessSet) -> None:
+    """For texts that differ, as all ranks know."""
+    (first, theirs), *others = allgather_object((rank(), mine), f"{what}.difference",
+                                                process_set)
+    other, texts = next(pair for pair in others if pair[1] != theirs)
+    at = next((i for i, (a, b) in enumerate(zip(theirs, texts)) if a != b),
+              min(len(theirs), len(texts)))
+    a, b = [t[at] if at < len(t) else f"nothing (it has {len(t)})" for t in (theirs, texts)]
+    error = HorovodInternalError(f"{what}: the ranks have different parameters: where rank "
+                                 f"{first} has {a}, rank {other} has {b}")
+    error.status, error.rank = "MISMATCH", other
+    raise error
+
+
 # -- objects ------------------------------------------------------------------------
 
 
@@ -65,10 +104,9 @@ def broadcast_object(obj: Any, root_rank: int = 0, name: Optional[str] = None,
                      process_set: ProcessSet = global_process_set) -> Any:
     """The object of ``root_rank``, pickled and sent to all ranks.
 
-    The root gets its own object back.  Without a name the operation is named after the
-    type of the local object.
+    The root gets its own object back.
     """
-    name = type(obj).__name__ if name is None else name
+    name = "broadcast_object" if name is None else name
     if rank() == root_rank:
         data = _pickled(obj)
         length = torch.tensor([data.numel()], dtype=torch.int64)
@@ -85,7 +123,7 @@ def broadcast_object(obj: Any, root_rank: int = 0, name: Optional[str] = None,
 def allgather_object(obj: Any, name: Optional[str] = None,
                      process_set: ProcessSet = global_process_set) -> List[Any]:
     """The objects of all ranks, in the order of ranks."""
-    name = type(obj).__name__ if name is None else name
+    name = "allgather_object" if name is None else name
     data = _pickled(obj)
     lengths = allgather(torch.tensor([data.numel()], dtype=torch.int64), f"{name}.sz",
                         process_set).tolist()
@@ -108,6 +146,7 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int,
     """
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("cannot broadcast torch.optim.LBFGS state")
+    _copies.settle()
     fresh = not optimizer.state
     _broadcast_state(optimizer, root_rank, process_set)
     if fresh:

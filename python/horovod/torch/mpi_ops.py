@@ -12,57 +12,19 @@ from typing import Any, Callable, List, Optional, Sequence, Tuple, Union
 import torch
 
 from horovod import _core
-from horovod.common import process_sets as _process_sets
-from horovod.common.basics import HorovodBasics
+from horovod.common.delegates import *                          # noqa: F401,F403
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.util import get_average_backwards_compatibility_fun
 from horovod.torch import _submit
 from horovod.torch._submit import (ALLGATHER, ALLREDUCE, ALLTOALL, BARRIER, BROADCAST, JOIN,
                                    REDUCESCATTER, poll, synchronize)
 from horovod.torch.compression import Compression
 
-_basics = HorovodBasics(__file__, "mpi_lib_v2")
-_process_sets._setup(_basics)
 _handle_map = _submit.handle_map
 
-is_initialized = _basics.is_initialized
-start_timeline = _basics.start_timeline
-stop_timeline = _basics.stop_timeline
-size = _basics.size
-local_size = _basics.local_size
-cross_size = _basics.cross_size
-rank = _basics.rank
-local_rank = _basics.local_rank
-cross_rank = _basics.cross_rank
-is_homogeneous = _basics.is_homogeneous
-mpi_threads_supported = _basics.mpi_threads_supported
-mpi_enabled = _basics.mpi_enabled
-mpi_built = _basics.mpi_built
-gloo_enabled = _basics.gloo_enabled
-gloo_built = _basics.gloo_built
-nccl_built = _basics.nccl_built
-ddl_built = _basics.ddl_built
-ccl_built = _basics.ccl_built
-cuda_built = _basics.cuda_built
-rocm_built = _basics.rocm_built
-abort = _basics.abort
-stats = _basics.stats
-
-Average = _basics.Average
-Sum = _basics.Sum
-Adasum = _basics.Adasum
-Min = _basics.Min
-Max = _basics.Max
-Product = _basics.Product
-
-handle_average_backwards_compatibility = get_average_backwards_compatibility_fun(_basics)
-
 _run = _core.run_tensor
+_run_new = _core.run_new
 _problems = _submit.problems            # empty nearly always: then the fast way is open
-
-
-init = _basics.init
 
 
 def shutdown() -> None:
@@ -210,7 +172,8 @@ def allreduce_async_(tensor: torch.Tensor, average: Optional[bool] = None,
                      name: Optional[str] = None, op: Optional[int] = None,
                      prescale_factor: float = 1.0, postscale_factor: float = 1.0,
                      process_set: ProcessSet = global_process_set) -> int:
-    """Starts an allreduce in place; the handle for ``synchronize``."""
+    """Starts an allreduce in place; the handle for ``synchronize``.  From now on the memory
+    of the tensor cannot be resized, as after ``Tensor.numpy()``."""
     return _submit.in_place(ALLREDUCE, _reduction(op, average), process_set, -1,
                             prescale_factor, postscale_factor, name, [tensor])
 
@@ -309,13 +272,13 @@ def grouped_allreduce_async_(tensors: Sequence[torch.Tensor],
     """Starts a grouped allreduce in place; the handle of all of them."""
     op = _reduction(op, average)
     tensors = _some(tensors)
-    if not _problems:
+    if not _problems and _submit.CAN_HOLD:
         native = _core.submit_tensors(ALLREDUCE, op, process_set.process_set_id, -1,
                                       prescale_factor, postscale_factor, name, tensors,
                                       tensors, None, True)
         if native is not NotImplemented:
-            return _submit.new_handle(_submit.Pending(native, tensors,
-                                                      lambda _: tuple(tensors)))
+            return _submit.replacing(native, tensors, [_submit.hold(t) for t in tensors],
+                                     True)
     _submit.check(ALLREDUCE, name, process_set, tensors, True)
     _same_device(tensors)
     return _submit.in_place(ALLREDUCE, op, process_set, -1, prescale_factor,
@@ -420,8 +383,13 @@ def allgather(tensor: torch.Tensor, name: Optional[str] = None,
 
     The first dimension may differ between ranks, the others must agree.
     """
-    if isinstance(tensor, torch.Tensor) and _wants_grad([tensor]):
+    if isinstance(tensor, torch.Tensor) and tensor.requires_grad and _wants_grad([tensor]):
         return HorovodAllgather.apply(tensor, name, process_set)
+    if not _problems:
+        output = _run_new(ALLGATHER, Sum, process_set.process_set_id, -1, 1.0, 1.0, name,
+                          tensor, None)
+        if output is not NotImplemented:
+            return output
     return synchronize(_allgather_async(tensor, name, process_set))
 
 
@@ -509,8 +477,8 @@ def _checked_splits(tensor: torch.Tensor, splits: Any, name: Optional[str],
                     process_set: ProcessSet) -> Optional[List[int]]:
     """The rows for each rank as a list; None when they are not given."""
     count, problem = process_set.size(), None
-    if isinstance(splits, torch.Tensor) and splits.dtype != torch.int32:
-        problem = f"splits must be int32, not {splits.dtype}"
+    if isinstance(splits, torch.Tensor) and splits.dtype not in (torch.int32, torch.int64):
+        problem = f"splits must be int32 or int64, not {splits.dtype}"
     elif isinstance(splits, torch.Tensor) and splits.dim() > 1:
         problem = f"splits must have one dimension, not {splits.dim()}"
     rows = [] if problem or splits is None else \
@@ -570,9 +538,14 @@ def alltoall(tensor: torch.Tensor, splits: Any = None, name: Optional[str] = Non
     Without splits the rows are divided evenly, and the result is the tensor alone;
     otherwise it is the pair (tensor, rows received from each rank).
     """
-    if isinstance(tensor, torch.Tensor) and _wants_grad([tensor]):
+    if isinstance(tensor, torch.Tensor) and tensor.requires_grad and _wants_grad([tensor]):
         output, received = HorovodAlltoall.apply(tensor, splits, name, process_set)
     else:
+        if not _problems:
+            result = _run_new(ALLTOALL, Sum, process_set.process_set_id, -1, 1.0, 1.0, name,
+                              tensor, splits)
+            if result is not NotImplemented:
+                return result
         output, received = synchronize(_alltoall_async(tensor, splits, name, process_set))
     return output if splits is None else (output, received)
 
@@ -604,12 +577,10 @@ def _reducescatter(tensor: torch.Tensor, name: Optional[str], op: int,
                    process_set: ProcessSet, prescale: float,
                    postscale: float) -> torch.Tensor:
     """A new tensor, outside autograd."""
-    _submit.require_job()
-    if not _problems and isinstance(tensor, torch.Tensor) and tensor.dim() > 0 \
-            and op in (Sum, Average):
-        output = _output_like(tensor, _share(tensor, process_set))
-        if _run(REDUCESCATTER, op, process_set.process_set_id, -1, prescale, postscale,
-                name, tensor, output) is None:
+    if not _problems and op in (Sum, Average):
+        output = _run_new(REDUCESCATTER, op, process_set.process_set_id, -1, prescale,
+                          postscale, name, tensor, None)
+        if output is not NotImplemented:
             return output
     return synchronize(reducescatter_async(tensor, name, op, process_set, prescale,
                                            postscale))
@@ -667,7 +638,8 @@ def reducescatter(tensor: torch.Tensor, name: Optional[str] = None,
     Of d rows over N ranks the first d % N ranks get one more than the others.
     """
     compressed, ctx = compression.compress(tensor)
-    if isinstance(compressed, torch.Tensor) and _wants_grad([compressed]):
+    if isinstance(compressed, torch.Tensor) and compressed.requires_grad and \
+            _wants_grad([compressed]):
         output = HorovodReducescatter.apply(compressed, name, op, process_set,
                                             prescale_factor, postscale_factor)
     else:

@@ -26,7 +26,7 @@ import torch
 
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.torch import mpi_ops
-from horovod.torch._reducer import GradientReducer
+from horovod.torch._reducer import GradientReducer, When
 from horovod.torch.compression import Compression
 from horovod.torch.mpi_ops import Adasum, Average, allreduce, allreduce_async_, size, \
     synchronize
@@ -182,7 +182,7 @@ class _DistributedOptimizer(_Wrapped):
 
     def _is_due(self) -> bool:
         if self._due_only and self._reducer is not None:
-            return self._reducer.native.touched > 0
+            return self._reducer.is_touched()
         return self._should_synchronize
 
     def _with_reduction(self, closure: Callable) -> Callable:
@@ -371,7 +371,8 @@ def _wrap(optimizer: torch.optim.Optimizer,
             reducer.split = groups
         elif groups is not None:
             reducer.groups = [list(g) for g in groups]
-        reducer.counts_only = adasum
+        if adasum:
+            reducer.when = When.NEVER
         wrapped._reducer = reducer
         for index, group in enumerate(optimizer.param_groups):
             wrapped._watch(index, group["params"], elsewhere)

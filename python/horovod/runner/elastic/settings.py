@@ -1,4 +1,7 @@
-"""Settings of an elastic job."""
+"""Settings of an elastic job.
+
+Imported by: horovod.ray; programs written for Horovod 0.28.
+"""
 from typing import Any, Dict, Optional, Sequence
 
 from horovod.runner.common.util.settings import BaseSettings

@@ -1,5 +1,10 @@
-"""What a worker of an elastic job is told."""
+"""What a worker of an elastic job is told.
+
+Imported by: horovod.runner; programs written for Horovod 0.28.
+"""
 import enum
+
+from horovod.common.elastic import NotificationManager as WorkerNotificationManager
 
 
 class HostUpdateResult(enum.IntFlag):
@@ -9,3 +14,6 @@ class HostUpdateResult(enum.IntFlag):
     removed = 1
     added = 2
     mixed = removed | added
+
+
+__all__ = ["HostUpdateResult", "WorkerNotificationManager"]

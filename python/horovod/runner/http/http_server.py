@@ -1,5 +1,8 @@
 """The rendezvous server.  Names of old; no HTTP is spoken: workers prove the job key and
-get the complete table over one connection each."""
+get the complete table over one connection each.
+
+Imported by: programs written for Horovod 0.28 only.
+"""
 import threading
 from typing import Any, Optional, Sequence
 

@@ -1,4 +1,7 @@
-"""Addresses of this host."""
+"""Addresses of this host.
+
+Imported by: horovod.ray, horovod.spark; programs written for Horovod 0.28.
+"""
 from typing import Iterable, Optional
 
 from horovod import _core
@@ -14,3 +17,8 @@ def get_driver_ip(nics: Optional[Iterable[str]] = None) -> str:
         raise RuntimeError(f"Horovod was unable to find an address of the interfaces "
                            f"{sorted(wanted) or 'of this host'}")
     return min(found, key=lambda address: address.startswith("127."))
+
+
+def interface_of(address: str) -> Optional[str]:
+    """The interface of this host that has the address."""
+    return next((name for name, own in _core.interfaces() if own == address), None)

@@ -9,14 +9,16 @@
     state = hvd.elastic.TorchState(model, optimizer, epoch=0)
     train(state)
 """
-from typing import Any, Callable
+from typing import Callable
 
 from horovod.common.elastic import ObjectState, State, run_fn
 from horovod.torch import mpi_ops
 from horovod.torch.elastic.sampler import ElasticSampler
 from horovod.torch.elastic.state import TorchState
 
-__all__ = ["run", "TorchState", "ElasticSampler", "State", "ObjectState"]
+__all__ = ["run", "init", "TorchState", "ElasticSampler", "State", "ObjectState"]
+
+init = mpi_ops.init
 
 
 def run(func: Callable) -> Callable:
@@ -26,9 +28,4 @@ def run(func: Callable) -> Callable:
     commit is restored, after a change of hosts nothing is lost; then the job is formed
     again and the function is called from its beginning.
     """
-    return run_fn(func, _reset)
-
-
-def _reset(*_: Any) -> None:
-    mpi_ops.shutdown()
-    mpi_ops.init()
+    return run_fn(func, mpi_ops._basics._reset)

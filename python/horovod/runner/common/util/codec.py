@@ -1,5 +1,8 @@
 """Functions and results as bytes.  The only place of the launcher that unpickles, and only
-what came over a private channel: an inherited descriptor or ssh."""
+what came over a private channel: an inherited descriptor or ssh.
+
+Imported by: horovod.runner, horovod.spark; programs written for Horovod 0.28.
+"""
 import base64
 from typing import Any
 

@@ -1,5 +1,8 @@
 """Tuning knobs: option, key of the config file, variable.  The native launcher has its own
-copy of this table in src/base/config.def; tests compare the two."""
+copy of this table in src/base/config.def; tests compare the two.
+
+Imported by: horovod.runner; programs written for Horovod 0.28.
+"""
 from typing import Any, Optional
 
 HOROVOD_FUSION_THRESHOLD = "HOROVOD_FUSION_THRESHOLD"

@@ -1,9 +1,20 @@
-"""Variables that say who a process is, and which of them travel."""
+"""Variables that say who a process is, and which of them travel.
+
+Imported by: horovod.ray, horovod.runner, horovod.spark; programs written for Horovod 0.28.
+"""
 import os
 import re
 
+from horovod import _core
+
 KUBEFLOW_MPI_EXEC = "/etc/mpi/kubexec.sh"
 IGNORE_REGEXES = ("BASH_FUNC_.*", "OLDPWD", "_HOROVOD_SECRET_KEY.*", ".*CUDA_VISIBLE_DEVICES.*")
+
+# Variables that say who a process is; all other HOROVOD_* are the user's wishes.  Beside the
+# rows of src/base/config.def: what a launcher decides, and what horovod.runner.run_task is given.
+IDENTITY = frozenset("HOROVOD_" + name for name in (
+    *_core.IDENTITY, "CONTROLLER", "CPU_OPERATIONS",
+    "RUN_DIR", "RUN_FUNC_FD", "RUN_RESULT_FD", "RUN_PARENT_FD"))
 
 
 def is_exportable(name: str) -> bool:

@@ -1,4 +1,7 @@
-"""A name for this machine and its namespaces, so that containers on one host differ."""
+"""A name for this machine and its namespaces, so that containers on one host differ.
+
+Imported by: horovod.spark; programs written for Horovod 0.28.
+"""
 import hashlib
 import os
 import socket

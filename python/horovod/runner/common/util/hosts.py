@@ -1,4 +1,7 @@
-"""Hosts, slots and ranks as data."""
+"""Hosts, slots and ranks as data.
+
+Imported by: horovod.ray, horovod.runner, horovod.spark; programs written for Horovod 0.28.
+"""
 import collections
 import dataclasses
 import re
@@ -37,6 +40,8 @@ class SlotInfo:
     size: Optional[int] = None
     local_size: Optional[int] = None
     cross_size: Optional[int] = None
+    # Of a worker of an elastic job: the variables that its process needs.
+    env: Optional[dict] = dataclasses.field(default=None, compare=False, repr=False)
 
     def to_response_string(self) -> str:
         """``rank,size,local_rank,local_size,cross_rank,cross_size``"""

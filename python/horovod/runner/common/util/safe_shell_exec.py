@@ -1,4 +1,7 @@
-"""A command whose whole process group ends with it."""
+"""A command whose whole process group ends with it.
+
+Imported by: programs written for Horovod 0.28 only.
+"""
 import os
 import signal
 import subprocess

@@ -1,4 +1,7 @@
-"""Job keys."""
+"""Job keys.
+
+Imported by: horovod.ray; programs written for Horovod 0.28.
+"""
 HOROVOD_SECRET_KEY = "_HOROVOD_SECRET_KEY"
 DIGEST_LENGTH_BYTES = 32
 

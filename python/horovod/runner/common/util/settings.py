@@ -1,4 +1,7 @@
-"""Settings of a launch as plain attribute objects, for the Ray and Spark integrations."""
+"""Settings of a launch as plain attribute objects.
+
+Imported by: horovod.runner; programs written for Horovod 0.28.
+"""
 from typing import Any, Optional
 
 from horovod.runner.common.util.timeout import Timeout

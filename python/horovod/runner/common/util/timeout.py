@@ -1,4 +1,7 @@
-"""A limit that says what was awaited."""
+"""A limit that says what was awaited.
+
+Imported by: horovod.ray, horovod.runner, horovod.spark; programs written for Horovod 0.28.
+"""
 import time
 
 

@@ -1,0 +1,13 @@
+"""What a module of ours needs and does not find, in the words of whoever has to install it."""
+import importlib
+
+
+def need(module: str, name: str, framework: str, extra: str) -> None:
+    """Imports ``module``, or says how ``horovod.<name>`` gets its ``framework``."""
+    try:
+        importlib.import_module(module)
+    except ImportError as error:
+        if getattr(error, "name", None) not in (None, module):
+            raise                       # it is there, and lacks something itself
+        raise ImportError(f"horovod.{name} needs {framework}: pip install 'horovod[{extra}]'",
+                          name=module) from error
