@@ -25,7 +25,7 @@ from machine import note, place, quiet
 
 OPS = "allreduce,allgather,broadcast,alltoall,reducescatter,grouped"
 SIZES = "4,1024,16384,65536,262144,1048576,4194304,16777216,67108864"
-SHARES = {"ops": 0.45, "step": 0.30, "idle": 0.10, "start": 0.15}      # of the time
+SHARES = {"ops": 0.45, "sparse": 0.15, "step": 0.30, "idle": 0.10, "start": 0.15}   # of the time
 QUICK = dict(parts="ops,step", ranks="2", ops="allreduce", models="a", no_ucx=True, budget=40,
              sizes="4,1024,16384,262144,4194304,67108864", wait=1.0, limit=30, secs=0.05,
              step_secs=1.0)
@@ -42,7 +42,7 @@ def arguments():
     p.add_argument("--no-gloo", action="store_true")
     p.add_argument("--no-mpi", action="store_true")
     p.add_argument("--no-ucx", action="store_true")
-    p.add_argument("--parts", default="ops,step,idle,start")
+    p.add_argument("--parts", default="ops,sparse,step,idle,start")
     p.add_argument("--ranks", default="2,4")
     p.add_argument("--ops", default=OPS)
     p.add_argument("--sizes", default=SIZES)
@@ -142,6 +142,12 @@ class Run:
     def ops(self, number):
         words = ["ops.py", "--ops", self.a.ops, "--sizes", self.a.sizes, "--secs",
                  str(self.a.secs)]
+        for n in self.ranks:
+            for s in self.turn(number):
+                self.launch("ops", number, s, n, words)
+
+    def sparse(self, number):
+        words = ["sparse.py", "--secs", str(self.a.secs)]
         for n in self.ranks:
             for s in self.turn(number):
                 self.launch("ops", number, s, n, words)
