@@ -19,10 +19,13 @@ RULES = {
     "collective": ["base", "reduce", "transport/transport.h"],
     "engine": ["base", "wire", "collective/collective.h", "transport/transport.h"],
     "api": ["base", "engine/engine.h", "rendezvous/rendezvous.h",
-            "transport/transport.h", "collective/collective.h", "horovod"],
-    "elastic": ["base", "wire", "rendezvous/rendezvous.h", "horovod"],
-    "launch": ["base", "horovod"],
+            "transport/transport.h", "collective/collective.h", "elastic/driver_link.h",
+            "wire/elastic_message.h", "wire/look_message.h", "horovod"],
+    "elastic": ["base", "wire", "rendezvous/channel.h", "rendezvous/guests.h",
+                "rendezvous/rdv_dial.h", "horovod"],
+    "launch": ["base", "wire/look_message.h", "horovod"],
     "python": ["base", "horovod"],
+    "tensorflow": ["horovod", "python/calls.h"],
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"')
 
