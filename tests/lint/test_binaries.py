@@ -10,6 +10,7 @@ from tree import BUILD, ROOT, TreeTest, installed, output, tracked
 
 LIBRARY = BUILD / "src" / "libhvd.so"
 CORE = installed("_core.abi3.so")
+OPS = installed("tensorflow/_ops.so")
 RUN = installed("horovodrun")
 LIBC = re.compile(r"^(linux-vdso|ld-linux[\w-]*|libc|libm|libpthread|libdl|librt)\.so")
 
@@ -61,6 +62,9 @@ class Exports(TreeTest):
         self.assert_none(sorted(n for n in names - {"PyInit__core"}
                                 if not n.startswith("horovod_")), "exported by _core")
 
+    def test_the_op_library_exports_what_python_calls(self):
+        self.assertEqual(exported(OPS), {"horovod_tensorflow_use", "horovod_tensorflow_block"})
+
     def test_core_has_what_it_calls(self):
         """The loader would notice, but only on the user's machine."""
         missing = output("nm", "-D", "--undefined-only", CORE).split()
@@ -69,7 +73,7 @@ class Exports(TreeTest):
 
 class Needs(TreeTest):
     def test_nothing_but_libc_at_run_time(self):
-        for path in (LIBRARY, CORE, RUN):
+        for path in (LIBRARY, CORE, OPS, RUN):
             with self.subTest(path=path.name):
                 self.assertTrue(path.exists(), f"{path} is not there")
                 needed = re.findall(r"NEEDED.*\[(.*)\]", output("readelf", "-dW", path))
@@ -86,7 +90,7 @@ class Needs(TreeTest):
 
 class Hardening(TreeTest):
     def test_hardening(self):
-        for path in (LIBRARY, CORE, RUN):
+        for path in (LIBRARY, CORE, OPS, RUN):
             with self.subTest(path=path.name):
                 self.assertTrue(path.exists(), f"{path} is not there")
                 segments = output("readelf", "-lW", path)

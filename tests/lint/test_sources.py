@@ -21,7 +21,7 @@ def source_files(*without):
 class Calls(TreeTest):
     # The launcher hands its whole environment on to the workers.
     def test_only_config_reads_the_environment(self):
-        self.assert_none(matches(r"\b(secure_)?getenv\s*\(|\benviron\b",
+        self.assert_none(matches(r"\b(secure_)?getenv\s*\(|\b(__)?environ\b",
                                  source_files("base/config.c", "launch/spawn.c")),
                          "the environment is read by base/config.c only")
 
@@ -29,7 +29,8 @@ class Calls(TreeTest):
     def test_wall_clock_only_in_log_lines(self):
         self.assert_none(matches(r"CLOCK_REALTIME|\bgettimeofday\s*\(|[^_a-z]time\s*\(\s*"
                                  r"(NULL|&)|\blocaltime",
-                                 source_files("base/log.c", "base/clock.h", "launch/output.c")),
+                                 source_files("base/log.c", "base/clock.h", "launch/output.c",
+                                              "launch/view_text.c")),
                          "wall-clock time is for log lines and output only; use base/clock.h")
 
     def test_the_library_never_writes_to_stdout(self):
@@ -40,6 +41,15 @@ class Calls(TreeTest):
     def test_no_calls_that_cannot_be_used_safely(self):
         self.assert_none(matches(r"\b(gets|sprintf|strcat|tmpnam|mktemp|alloca|system|"
                                  r"popen|usleep)\s*\(", source_files()), "unsafe calls")
+
+
+    def test_no_calls_that_old_libraries_lack(self):
+        """Of glibc after 2.28, which the wheel runs with (tools/wheel.sh); base/process.h has
+        some of them."""
+        self.assert_none(matches(r"\b(closefrom|close_range|sigabbrev_np|sigdescr_np|pidfd_\w+|"
+                                 r"strlcpy|strlcat|gettid|tgkill|strerrorname_np|memfd_secret|"
+                                 r"execveat|epoll_pwait2|__builtin_cpu_supports)\s*\(",
+                                 source_files()), "newer than glibc 2.28")
 
 
 class Text(TreeTest):
@@ -58,6 +68,17 @@ class Text(TreeTest):
                           "--(extra-)?index" + "-url"])
         self.assert_none(matches(rf"({hosts})", tracked(*TEXT)),
                          "the user's configuration decides where packages come from")
+
+    def test_every_configuration_row_is_read(self):
+        """Or marked as accepted without effect; the launcher's own rows by their names."""
+        rows = re.findall(r'^CONFIG\(\w+, (\w+), "(\w+)", "[^"]*", [^,]+, [^,]+, ([^,]+),',
+                          (ROOT / "src/base/config.def").read_text(), re.M)
+        text = "\n".join(p.read_text() for p in tracked("src/*.c", "python/*.py")
+                         if p.parent != ROOT / "src/base" or not p.name.startswith("config"))
+        self.assertGreater(len(rows), 50)
+        self.assert_none([name for field, name, flags in rows if "IGNORED" not in flags and
+                          not re.search(rf"(->|\.){field}\b|\"HOROVOD_{name}\"", text)],
+                         "declared in config.def and read by nobody")
 
     def test_form_of_c(self):
         files = tracked(*C_FILES)

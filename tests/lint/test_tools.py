@@ -1,10 +1,14 @@
 """The tools themselves: what the driver counts, what make promises."""
+import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 import unittest.mock
+import xml.dom.minidom
 
 from tree import ROOT, TreeTest
 
@@ -17,6 +21,12 @@ sum_of_two_ranks                      ok (0.01 s)
 a_lost_peer_is_named                  FAILED: time limit (20.00 s)
 needs_a_gpu                           skipped (0.00 s)
 """
+
+# How tests start programs by name, and the names that need no package.
+CALLS = re.compile(r"""(?:subprocess\.(?:run|Popen|check_output|check_call)\(\s*\[|which\(|"""
+                   r"""execlp\(|lose_each_other\(r, )["']([a-z][a-z0-9_.-]*)""")
+EVERYWHERE = {"bash", "sh", "env", "cat", "true", "sleep", "make", "gcc",
+              "horovodrun", "jsrun", "mpirun", "ssh-keygen"}
 
 
 class Driver(TreeTest):
@@ -77,8 +87,57 @@ class Make(TreeTest):
     def test_versions_are_pinned(self):
         for path in pathlib.Path(ROOT / "tools").glob("requirements*.txt"):
             rows = [r for r in path.read_text().splitlines() if r and r[0] != "#"]
-            self.assert_none([r for r in rows if not re.fullmatch(r"[\w\[\],-]+==[\w.]+", r)],
+            pinned = re.compile(r"[\w\[\],-]+==[\w.]+(; platform_machine .= .*)?")
+            self.assert_none([r for r in rows if not pinned.fullmatch(r)],
                              f"not pinned in {path.name}")
+
+
+class Plot(TreeTest):
+    def test_a_measurement_becomes_a_drawing(self):
+        rows = [{"system": name, "over": "shm", "op": "allreduce", "ranks": 2, "bytes": n,
+                 "median_us": n / 1000 + k, "ok": True}
+                for k, name in enumerate(("hvd-mapped", "mpich"), 1) for n in (4, 4096, 1 << 20)]
+        rows.append({"system": "limit", "op": "allreduce", "ranks": 2, "bytes": 4096, "us": 2.0})
+        rows.append({"system": "limit", "ranks": 2, "sync_us": 0.2})
+        with tempfile.TemporaryDirectory() as folder:
+            source = pathlib.Path(folder, "out.jsonl")
+            source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+            done = subprocess.run([sys.executable, ROOT / "bench" / "plot.py", source, folder],
+                                  capture_output=True, text=True)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            drawing = pathlib.Path(folder, "bench-shm-allreduce-2.svg").read_text()
+        xml.dom.minidom.parseString(drawing)
+        for text in ("hvd-mapped", "mpich", "limit", "4 KiB", "allreduce, 2 ranks"):
+            self.assertIn(text, drawing)
+
+
+class Setup(TreeTest):
+    def setup(self, path):
+        return subprocess.run(["/bin/bash", ROOT / "tools" / "setup.sh", "check"], cwd=ROOT,
+                              capture_output=True, text=True, env={"PATH": path})
+
+    def test_nothing_is_missing_here(self):
+        self.assertEqual(self.setup(os.environ["PATH"]).returncode, 0)
+
+    def test_a_missing_program_is_named_with_its_package(self):
+        with tempfile.TemporaryDirectory() as directory:
+            for name in ("sed", "cut", "sort", "tr", "dirname"):
+                os.symlink(shutil.which(name), os.path.join(directory, name))
+            done = self.setup(directory)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("no program clang; it comes with the Debian package clang", done.stderr)
+        self.assertIn("no library libuv; it comes with the Debian package libuv1-dev",
+                      done.stderr)
+
+    def test_every_program_that_the_tests_call_is_in_the_list(self):
+        """What is called by name somewhere in tests/ is installed by tools/setup.sh, or is
+        part of every Debian."""
+        needs = {row.split()[2] for row in (ROOT / "tools/needs.txt").read_text().splitlines()
+                 if row.strip() and row[0] != "#"}
+        called = set()
+        for path in (ROOT / "tests").rglob("*.[cp]*"):
+            called |= set(CALLS.findall(path.read_text(errors="replace")))
+        self.assert_none(sorted(called - needs - EVERYWHERE), "not in tools/needs.txt")
 
 
 class ConfigPage(TreeTest):

@@ -232,6 +232,44 @@ def broadcast_from_every_root():
 
 
 @case()
+def sizes_that_change():
+    """Under one name, step after step: synchronous, asynchronous, in groups, with other rows."""
+    n, r = hvd.size(), hvd.rank()
+    for step in range(12):
+        rows = [(q * 3 + step // 2) % 5 for q in range(n)]
+        want = torch.cat([torch.full((rows[q], 2), 10 * q + step) for q in range(n)])
+        mine = torch.full((rows[r], 2), 10 * r + step)
+        equal(hvd.allgather(mine, name="sizes.gather"), want)
+        equal(hvd.synchronize(hvd.allgather_async(mine, name="sizes.gather")), want)
+        for got in hvd.grouped_allgather([mine, mine.bool()], name="sizes.group"):
+            equal(got, want.to(got.dtype))
+        sent = [[(3 * p + 5 * q + step // 2) % 4 for q in range(n)] for p in range(n)]
+        begin = [sum(sent[q][:r]) for q in range(n)]
+        mine = torch.arange(sum(sent[r])) + 1000 * r + step
+        want = torch.cat([torch.arange(begin[q], begin[q] + sent[q][r]) + 1000 * q + step
+                          for q in range(n)])
+        for splits in (sent[r], torch.tensor(sent[r]), torch.tensor(sent[r]).int()):
+            got, received = hvd.alltoall(mine, splits, name="sizes.trade")
+            equal(got, want)
+            equal(received, torch.tensor([sent[q][r] for q in range(n)], dtype=torch.int32))
+        got = hvd.alltoall(torch.full((n * step, 2), r), name="sizes.trade.evenly")
+        equal(got, torch.arange(n).repeat_interleave(step).unsqueeze(1).expand(-1, 2))
+    # Sums that cannot be, after all that: refused here, and told to the others.
+    if n > 1:
+        try:
+            hvd.alltoall(torch.arange(3), [9] * n, name="sizes.trade")
+            raise AssertionError("sent more rows than there are")
+        except (ValueError, hvd.HorovodInternalError):
+            pass
+        x = hvd.alltoall(torch.arange(n), [1] * n, name="sizes.trade")[0]
+        assert x.tolist() == [r] * n
+    # An output of its own, which the next operation does not write over.
+    kept = [hvd.allgather(torch.full((40000,), float(i)), name="sizes.kept") for i in range(3)]
+    assert [float(k[-1]) for k in kept] == [0.0, 1.0, 2.0]
+    assert len({k.data_ptr() for k in kept}) == 3
+
+
+@case()
 def alltoall_uneven():
     n, r = hvd.size(), hvd.rank()
     for dtype, dim in itertools.product(GATHERED, (1, 2, 3)):
@@ -239,7 +277,7 @@ def alltoall_uneven():
         x = torch.cat([torch.full((r + 1,), k % 2) for k in range(n)])
         for _ in range(dim - 1):
             x = x.unsqueeze(-1).expand(*x.shape, 5)
-        splits = torch.full((n,), r + 1, dtype=torch.int32)
+        splits = torch.full((n,), r + 1, dtype=torch.int64 if r else torch.int32)
         got, received = hvd.alltoall(x.contiguous().to(dtype), splits)
         assert got.shape[0] == n * (n + 1) // 2 and bool((got == (r % 2)).all())
         equal(received, torch.arange(1, n + 1, dtype=torch.int32))
@@ -396,6 +434,113 @@ def numpy_without_torch():
     assert (hnp.reducescatter(np.ones(2 * n), op=hnp.Sum) == n).all()
     assert hnp.allgather(np.array([True])).dtype == np.bool_
     hnp.barrier()
+
+
+@case(1, 2, 3)
+def numpy_in_place_and_beside_other_work():
+    import numpy as np
+
+    import horovod.numpy as hnp
+    n, r = hnp.size(), hnp.rank()
+    total = n * (n + 1) // 2
+    x = np.full((2, 3), r + 1.0)
+    assert hnp.allreduce_(x, op=hnp.Sum) is x and (x == total).all()
+    wide = np.full((4, 6), r + 1.0)
+    assert hnp.allreduce_(wide[::2, ::3], op=hnp.Max) is not None
+    assert (wide[::2, ::3] == n).all() and wide.sum() == 4 * n + 20 * (r + 1)
+    scalar = np.array(r + 1)
+    assert hnp.allreduce_(scalar, op=hnp.Sum) is scalar and scalar == total
+    handles = [hnp.allreduce_async(np.full(4, r + k), op=hnp.Sum, name=f"np.{k}") for k in range(8)]
+    for k in reversed(range(8)):
+        assert (hnp.synchronize(handles[k]) == n * (n - 1) // 2 + n * k).all()
+    y = np.full(3, r)
+    handle = hnp.broadcast_async_(y, n - 1)
+    while not hnp.poll(handle):
+        pass
+    assert hnp.synchronize(handle) is y and (y == n - 1).all()
+    try:
+        hnp.synchronize(handle)
+        raise AssertionError("a handle was taken twice")
+    except ValueError:
+        pass
+    try:
+        hnp.allreduce_(np.frombuffer(b"1234", np.uint8))
+        raise AssertionError("what cannot be written was written")
+    except ValueError as error:
+        assert "written" in str(error)
+
+
+@case(1, 2, 3)
+def numpy_groups():
+    import numpy as np
+
+    import horovod.numpy as hnp
+    n, r = hnp.size(), hnp.rank()
+    mine = [np.full(2, r, np.float32), np.full((1, 3), r, np.int64), np.array(r, np.float16)]
+    got = hnp.grouped_allreduce(mine, op=hnp.Sum, name="np.group")
+    assert [a.dtype for a in got] == [a.dtype for a in mine] and got[2].shape == ()
+    assert all((a == n * (n - 1) // 2).all() for a in got) and (mine[0] == r).all()
+    assert hnp.grouped_allreduce_(mine, op=hnp.Sum)[0] is mine[0]
+    assert all((a == n * (n - 1) // 2).all() for a in mine)
+    rows, flags = hnp.grouped_allgather([np.full((r + 1, 2), r), np.array([r == 0])])
+    assert rows.shape == (n * (n + 1) // 2, 2) and flags.tolist() == [True] + [False] * (n - 1)
+    share, other = hnp.grouped_reducescatter([np.ones((n, 2)), np.ones(2 * n)], op=hnp.Sum)
+    assert share.shape == (1, 2) and other.shape == (2,) and (share == n).all()
+    try:
+        hnp.grouped_allreduce([])
+        raise AssertionError("an empty group was accepted")
+    except ValueError:
+        pass
+
+
+@case(1, 2, 3)
+def numpy_objects_rows_and_join():
+    import numpy as np
+
+    import horovod.numpy as hnp
+    n, r = hnp.size(), hnp.rank()
+    assert hnp.broadcast_object({"rank": r, "x": [1, 2]}) == {"rank": 0, "x": [1, 2]}
+    assert hnp.broadcast_object("a" * r, root_rank=n - 1) == "a" * (n - 1)
+    assert hnp.allgather_object(("of", r) * r) == [("of", k) * k for k in range(n)]
+    rows, received = hnp.alltoall(np.repeat(np.arange(n), 2), splits=[2] * n)
+    assert (rows == r).all() and received.tolist() == [2] * n
+    for step in range(r + 1):           # rank 0 has the least to do
+        hnp.allreduce(np.ones(2), op=hnp.Sum, name="np.uneven")
+    assert hnp.join() in range(n)
+
+
+@case(2, 3)
+def numpy_refusals_are_told_to_all():
+    import numpy as np
+
+    import horovod.numpy as hnp
+    wrong = [np.array(["text"]), np.zeros(2, np.complex64), np.zeros(2, ">f4")]
+    for i, array in enumerate(wrong):
+        try:
+            hnp.allreduce(array, name=f"np.wrong.{i}")
+            raise AssertionError("accepted")
+        except ValueError as error:
+            assert "not supported" in str(error) and "float32" in str(error), error
+    try:
+        hnp.alltoall(np.zeros(3), splits=[1] * hnp.size(), name="np.splits")
+        assert hnp.size() == 3
+    except ValueError as error:
+        assert "do not add up to 3 rows" in str(error)
+    hnp.barrier()
+
+
+@case(3, env={"HOROVOD_DYNAMIC_PROCESS_SETS": "1"})
+def numpy_on_process_sets():
+    import numpy as np
+
+    import horovod.numpy as hnp
+    ends = hnp.add_process_set([0, 2])
+    if ends.included():
+        assert hnp.allreduce(np.ones(2), op=hnp.Sum, process_set=ends).tolist() == [2, 2]
+        assert hnp.allgather_object(hnp.rank(), process_set=ends) == [0, 2]
+        assert hnp.broadcast_object(hnp.rank(), root_rank=2, process_set=ends) == 2
+        hnp.barrier(process_set=ends)
+    assert hnp.remove_process_set(ends)
 
 
 @case(2, 3, env={"HOROVOD_CACHE_CAPACITY": "16"})

@@ -1,4 +1,5 @@
 """What goes wrong is said on every rank that took part, and the job goes on."""
+import os
 import warnings
 
 import torch
@@ -46,6 +47,70 @@ def ranks_disagree():
 
 
 @case(2, 3)
+def models_differ():
+    """The first parameter that differs is named, with both shapes, also where only one rank
+    has it."""
+    r = hvd.rank()
+
+    def model(width, *more):
+        return torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, width), *more)
+
+    def step(net):
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), lr=0.1),
+                                             named_parameters=net.named_parameters())
+        net(torch.ones(1, 3)).sum().backward()
+        optimizer.step()
+
+    wider = model(5 if r == 1 else 2)
+    mismatch(lambda: hvd.broadcast_parameters(wider.state_dict(), root_rank=0),
+             "rank 0 has 1.bias [2] float32, rank 1 has 1.bias [5] float32")
+    mismatch(lambda: step(wider), "DistributedOptimizer",
+             "rank 0 has 1.weight [2, 4] float32, rank 1 has 1.weight [5, 4] float32")
+    longer = model(2, *[torch.nn.Linear(2, 2)] * (r == 1))
+    mismatch(lambda: hvd.broadcast_parameters(longer.state_dict(), root_rank=0),
+             "rank 0 has nothing (it has 4), rank 1 has 2.bias [2] float32")
+    hvd.broadcast_parameters(model(2).state_dict(), root_rank=0)
+
+
+@case(2)
+def factors_that_are_no_numbers():
+    """Are the same on all ranks, or not; a rank does not differ from itself."""
+    got = hvd.allreduce(torch.ones(2), prescale_factor=float("nan"), name="nan")
+    assert bool(got.isnan().all())
+    e = raises(HIE, hvd.allreduce, torch.ones(2), name="some nan",
+               prescale_factor=float("nan") if hvd.rank() == 1 else 1.0)
+    assert "rank 0 has prescale 1 " in str(e) and "rank 1 has prescale nan" in str(e), e
+    goes_on()
+
+
+@case(2, 3)
+def objects_of_different_types():
+    """Without a name they meet all the same."""
+    assert hvd.broadcast_object({"a": 1} if hvd.rank() == 0 else None) == {"a": 1}
+    assert hvd.allgather_object([0] if hvd.rank() == 0 else hvd.rank()) == \
+        [[0], *range(1, hvd.size())]
+
+
+@case(2)
+def a_forked_child_is_no_rank():
+    """And is not told to call init, which could not work."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        said = [str(raises((HIE, ValueError), call)) for call in (
+            hvd.rank, lambda: hvd.allgather_async(torch.ones(1)),
+            lambda: hvd.allreduce_(torch.ones(1)))]
+        os.write(writing, "\n".join(said).encode())
+        os._exit(0)
+    os.close(writing)
+    with open(reading) as file:
+        said = file.read().splitlines()
+    os.waitpid(child, 0)
+    assert len(said) == 3 and all("fork" in text and "no rank of the job" in text and
+                                  "init()" not in text for text in said), said
+
+
+@case(2, 3)
 def ranks_disagree_within_a_group():
     """The error of one member is that of the group; nothing is left behind."""
     r = hvd.rank()
@@ -62,6 +127,36 @@ def different_operations_under_one_name():
     gathered = hvd.allgather(torch.ones(2), name="same")
     assert gathered.shape[0] == 2 * hvd.size()
     hvd.synchronize(handle)
+
+
+@case(1, 2)
+def a_tensor_in_flight_keeps_its_memory():
+    """resize_ would free it under the engine; another storage is seen."""
+    def grouped(t, **kwargs):
+        return hvd.grouped_allreduce_async_([t], **kwargs)
+
+    def gathered(t, name, op):
+        return hvd.allgather_async(t, name=name)
+
+    for start in (hvd.allreduce_async_, grouped, hvd.allreduce_async, gathered):
+        for dtype in (torch.float32, torch.bfloat16):
+            t = torch.ones(1000, dtype=dtype)
+            handle = start(t, name="held", op=hvd.Sum)
+            raises(RuntimeError, t.untyped_storage().resize_, 0)
+            assert "not resizable" in str(raises(RuntimeError, t.resize_, 200000))
+            if start in (hvd.allreduce_async_, grouped):
+                assert "from [1000] to [200000]" in str(
+                    raises(ValueError, hvd.synchronize, handle))
+                equal(t, torch.full((1000,), float(hvd.size()), dtype=dtype))
+            else:
+                hvd.synchronize(handle)
+    for start in (hvd.allreduce_async_, grouped):
+        t = torch.ones(1000)
+        handle = start(t, name="elsewhere", op=hvd.Sum)
+        t.data = torch.zeros(1000)
+        hvd.synchronize(handle)
+        equal(t, torch.full((1000,), float(hvd.size())))
+    goes_on()
 
 
 @case()
@@ -138,8 +233,8 @@ def bad_arguments():
     assert hvd.synchronize(12345) is None
     raises(ValueError, hvd.broadcast, torch.ones(1), hvd.size())
     raises(ValueError, hvd.broadcast, torch.ones(1), -1)
-    raises(TypeError, hvd.allreduce, torch.ones(1), process_set=hvd.ProcessSet([0]))
-    raises(TypeError, hvd.allreduce_, torch.ones(1), process_set=hvd.ProcessSet([0]))
+    raises(ValueError, hvd.allreduce, torch.ones(1), process_set=hvd.ProcessSet([0]))
+    raises(ValueError, hvd.allreduce_, torch.ones(1), process_set=hvd.ProcessSet([0]))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         hvd.allreduce(torch.ones(1), average=True)

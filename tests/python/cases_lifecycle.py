@@ -1,4 +1,4 @@
-"""init and shutdown, queries, waiting threads, timeline, elastic state."""
+"""init and shutdown, queries, waiting threads, timeline."""
 import ctypes
 import os
 import signal
@@ -19,7 +19,7 @@ HIE = hvd.HorovodInternalError
 def before_and_after():
     rank, size = int(os.environ["HOROVOD_RANK"]), int(os.environ["HOROVOD_SIZE"])
     for query in (hvd.rank, hvd.size, hvd.local_rank, hvd.cross_size,
-                  hvd.mpi_ops.is_homogeneous, hvd.mpi_threads_supported, hvd.stop_timeline):
+                  hvd.is_homogeneous, hvd.mpi_threads_supported, hvd.stop_timeline):
         raises(ValueError, query)
     assert not hvd.is_initialized()
     for call in (lambda: hvd.allreduce(torch.ones(1)), lambda: hvd.allreduce_(torch.ones(1)),
@@ -36,7 +36,8 @@ def before_and_after():
         hvd.init()
         assert (hvd.rank(), hvd.size()) == (rank, size) and hvd.is_initialized()
         assert (hvd.local_rank(), hvd.local_size()) == (rank, size)
-        assert (hvd.cross_rank(), hvd.cross_size()) == (0, 1) and hvd.mpi_ops.is_homogeneous()
+        assert (hvd.cross_rank(), hvd.cross_size()) == (0, 1) and hvd.is_homogeneous()
+        assert hvd.mpi_threads_supported() is False
         assert library.horovod_rank() == rank and hvd.gloo_enabled()
         assert hvd.global_process_set.ranks == list(range(size))
         count = ctypes.c_int(library.horovod_number_of_process_sets())
@@ -223,88 +224,3 @@ def statistics():
         hvd.allreduce(torch.ones(100), name="counted")
     stats = hvd.stats()
     assert stats["size"] == hvd.size() and stats["operations"]["allreduce"]["count"] >= 3
-
-
-@case(2, 3)
-def elastic_state():
-    r = hvd.rank()
-    torch.manual_seed(r)
-    model = torch.nn.Linear(2, 2)
-    opt = torch.optim.SGD(model.parameters(), lr=0.1 * (r + 1), momentum=0.9)
-    model(torch.ones(1, 2)).sum().backward()
-    opt.step()
-    sampler = hvd.elastic.ElasticSampler(list(range(10)), shuffle=False)
-    state = hvd.elastic.TorchState(model, opt, sampler=sampler, epoch=r, nothing=None)
-    sampler.record_batch(0, 1)
-    sampler.processed_num += r
-    state.sync()
-    assert state.epoch == 0 and opt.param_groups[0]["lr"] == 0.1
-    assert sampler.processed_num == hvd.size()
-    everybody = hvd.allgather(model.weight.detach().reshape(1, -1))
-    assert bool((everybody == everybody[0]).all())
-    before = model.weight.detach().clone()
-    with torch.no_grad():
-        model.weight.add_(1)
-    state.epoch = 5
-    state.restore()
-    equal(model.weight.detach(), before)
-    assert state.epoch == 0
-    with torch.no_grad():
-        model.weight.add_(1)
-    state.epoch = 6
-    state.commit()
-    state.restore()
-    equal(model.weight.detach(), before + 1)
-    assert state.epoch == 6
-    if r == 1:
-        state.on_hosts_updated(10, 1)
-    e = raises(RuntimeError, state.check_host_updates)
-    assert e.skip_sync is True
-    state.check_host_updates()
-    if r == 0:
-        state.on_hosts_updated(20, 2)
-    assert raises(RuntimeError, state.commit).skip_sync is False
-
-
-@case(2, 3)
-def elastic_run():
-    """A failure restores the last commit, forms the job again and goes on."""
-    r = hvd.rank()
-    state = hvd.elastic.TorchState(step=0, log=None)
-    calls = []
-
-    @hvd.elastic.run
-    def train(state):
-        calls.append(state.step)
-        while state.step < 4:
-            hvd.allreduce(torch.ones(2), name="work")
-            state.step += 1
-            if state.step == 2:
-                state.commit()
-            if state.step == 3 and len(calls) == 1:
-                raise HIE("something broke")
-        return state.step
-    resets = []
-    state.register_reset_callbacks([lambda: resets.append(hvd.size())])
-    assert train(state) == 4 and calls == [0, 2] and resets == [hvd.size()]
-
-
-@case(1, 2, 3)
-def elastic_sampler():
-    n, r = hvd.size(), hvd.rank()
-    sampler = hvd.elastic.ElasticSampler(list(range(20)), shuffle=False)
-    assert list(sampler) == list(range(20 + -20 % n))[r::n] or len(sampler) == -(-20 // n)
-    first = list(sampler)
-    assert list(sampler) == first
-    sampler.record_batch(0, 2)
-    assert sampler.processed_num == 2 * n
-    sampler.reset()
-    assert sampler.remaining_indices == list(range(2 * n, 20))
-    saved = sampler.state_dict()
-    sampler.set_epoch(1)
-    assert sampler.processed_num == 0 and len(sampler.remaining_indices) == 20
-    sampler.load_state_dict(saved)
-    assert sampler.processed_num == 2 * n and sampler.epoch == 0
-    shuffled = hvd.elastic.ElasticSampler(list(range(20)), seed=3)
-    everybody = hvd.allgather_object(list(shuffled), name="samples")
-    assert sorted(set(sum(everybody, []))) == list(range(20))

@@ -50,9 +50,13 @@ def dynamic_sets():
     raises(ValueError, hvd.add_process_set, list(reversed(even.ranks)))
     old = odd.process_set_id
     assert hvd.remove_process_set(odd) and odd.process_set_id is None
+    for call in (hvd.allreduce, hvd.allgather, hvd.barrier):
+        e = raises(ValueError, call, *([torch.ones(1)] if call is not hvd.barrier else []),
+                   process_set=odd)
+        assert "not registered: it was removed" in str(e), e
     assert not hvd.remove_process_set(odd) and not hvd.remove_process_set(hvd.global_process_set)
     if r == 0 and n > 1:
-        raises(TypeError, hvd.allreduce, torch.ones(1), process_set=odd)
+        raises(ValueError, hvd.allreduce, torch.ones(1), process_set=odd)
     again = hvd.add_process_set(hvd.ProcessSet(range(1, n, 2)))
     assert again.process_set_id == old
     assert hvd.remove_process_set(again) and hvd.remove_process_set(even)

@@ -1,7 +1,10 @@
 """Fixtures: ``ranks`` runs a function of a case module in every rank of a job."""
 import pytest
 
-from launch import Pool
+import guard
+from launch import FACTOR, Pool
+
+guard.start()
 
 _pools = {}
 
@@ -20,7 +23,7 @@ def ranks(request):
                 _pools.pop(next(iter(_pools))).close()
             pool = _pools[key] = Pool(size, dict(key[1]))
         try:
-            pool.run(function.__module__, function.__name__, kwargs, limit)
+            pool.run(function.__module__, function.__name__, kwargs, limit * FACTOR)
         except BaseException:
             _pools.pop(key).close()
             raise

@@ -3,6 +3,7 @@ import pytest
 
 import cases
 import cases_collectives        # noqa: F401
+import cases_elastic            # noqa: F401
 import cases_errors             # noqa: F401
 import cases_gradients          # noqa: F401
 import cases_lifecycle          # noqa: F401

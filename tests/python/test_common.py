@@ -237,6 +237,7 @@ def test_the_stub_tells_the_truth():
     path = pathlib.Path(horovod.__file__).with_name("_core.pyi")
     tree = ast.parse(path.read_text())
     stub = {n.name for n in tree.body if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
+    stub |= {n.target.id for n in tree.body if isinstance(n, ast.AnnAssign)}
     real = {n for n in dir(_core) if not n.startswith("__")}
     assert stub == real
     for node in tree.body:

@@ -49,6 +49,12 @@ def test_process_sets():
         assert "odd ranks: 2 of 4" in finish(job)
 
 
+def test_kmeans_with_numpy():
+    with Job(3, [sys.executable, str(ROOT / "examples" / "numpy" / "kmeans.py")]) as job:
+        text = finish(job)
+    assert float(re.search(r"largest error of a centre ([\d.]+)", text)[1]) < 0.05, text
+
+
 def python(code):
     return [sys.executable, "-c", textwrap.dedent(code)]
 
@@ -121,25 +127,45 @@ def test_a_killed_rank_is_named():
             assert "told after" in job.output(rank) and "rank 1" in job.output(rank)
 
 
+def test_uneven_data_is_told_of_join():
+    code = """
+        import torch, horovod.torch as hvd
+        hvd.init()
+        try:
+            for batch in range(3 - hvd.rank()):
+                hvd.allreduce(torch.ones(1), name="step")
+        except hvd.HorovodInternalError as e:
+            print("told:", e)
+        hvd.shutdown()
+    """
+    with Job(2, python(code)) as job:
+        finish(job)
+        assert "told:" in job.output(0) and "call hvd.join()" in job.output(0), job.everything()
+
+
 def test_a_stall_names_who_and_where(tmp_path):
-    """The report says which rank is missing, and the line its main thread is at."""
+    """The report says which rank is missing, and the line of the script its main thread is at,
+    with that of the library in which it waits; it is printed once."""
     script = tmp_path / "stalled.py"
     script.write_text(textwrap.dedent("""
-        import time, torch, horovod.torch as hvd
+        import select, selectors, torch, horovod.torch as hvd
         hvd.init()
         hvd.barrier()
-        if hvd.rank() == 1:
-            time.sleep(4)           # the line the report should name
+        if hvd.rank() == 2:
+            selectors.SelectSelector().select(4)    # the line the report should name
         hvd.allreduce(torch.ones(1), name="waited.for")
         hvd.barrier()
         hvd.shutdown()
     """))
-    with Job(2, [sys.executable, str(script)],
+    with Job(3, [sys.executable, str(script)],
              {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1"}) as job:
         finish(job)
         text = job.everything()
-    assert "Missing ranks:" in text and "allreduce.waited.for" in text, text
-    assert "stalled.py" in text and "line 6" in text, text
+        told = [r for r in range(3)
+                if "Missing ranks:\n2: [allreduce.waited.for]" in job.output(r)]
+    assert len(told) == 1, text
+    assert re.search(r'stalled.py", line 6 in <module>, in File ".*selectors.py", line \d+ in ',
+                     text), text
 
 
 def test_a_stall_can_end_the_job():

@@ -91,7 +91,7 @@ TORCH = {
     "elastic.ElasticSampler": "dataset, shuffle=True, seed=0",
     **dict.fromkeys(
         "shutdown is_initialized size rank local_size local_rank cross_size cross_rank "
-        "mpi_ops.is_homogeneous mpi_threads_supported mpi_enabled gloo_enabled mpi_built "
+        "is_homogeneous mpi_threads_supported mpi_enabled gloo_enabled mpi_built "
         "gloo_built ddl_built ccl_built cuda_built rocm_built nccl_built stop_timeline"
         .split(), ""),
 }

@@ -57,6 +57,13 @@ def test_one_command(tmp_path):
     assert "grad/1  set 0, 4096 bytes, OK" in result.stdout
 
 
+def test_the_folder_of_a_job(tmp_path):
+    write(tmp_path, "rank0-10.txt", RANK_0)
+    write(tmp_path, "rank1-11.txt", RANK_1)
+    write(tmp_path, "other.txt", RANK_0.replace("rank 0", "rank 2"))
+    assert sorted(recorder.read([str(tmp_path)])) == [0, 1]
+
+
 def test_files_that_are_none(tmp_path, capsys):
     assert recorder.main([str(tmp_path / "missing")]) == 1
     assert recorder.main([write(tmp_path, "x", "nothing of ours\n")]) == 1

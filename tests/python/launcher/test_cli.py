@@ -36,7 +36,7 @@ def test_check_build_has_the_known_layout():
              "    [?] MPI", "    [?] Gloo"]
     assert lines[2:] == names and lines[0].startswith("Horovod v") and lines[1] == ""
     assert "    [X] PyTorch\n" in done.text and done.text.count("    [X] Gloo\n") == 2
-    assert "    [ ] TensorFlow\n" in done.text and "    [ ] NCCL\n" in done.text
+    assert "    [X] TensorFlow\n" in done.text and "    [ ] NCCL\n" in done.text
     assert run("-cb", "--verbose").text.startswith("\n")
 
 
@@ -57,6 +57,8 @@ def test_print_config_tells_who_set_what():
     (["-np", "x", "true"], "argument -np/--num-proc: invalid int value: 'x'"),
     (["-np"], "argument -np/--num-proc: expected one argument"),
     (["-np", "1", "--nonsense", "true"], "unrecognized arguments: --nonsense"),
+    (["-np", "1", "--fusion-treshold-mb", "3", "true"], "did you mean --fusion-threshold-mb?"),
+    (["-np", "1", "--host-file=x", "true"], "did you mean --hostfile?"),
     (["-np", "1", "--no", "true"], "ambiguous option: --no could match"),
     (["-np", "1", "--gloo", "--mpi", "true"], "argument --mpi: not allowed with argument --gloo"),
     (["-np", "1", "-H", "a:1", "-hostfile", "x", "true"],
@@ -88,8 +90,9 @@ def test_usage_errors_end_with_2(args, text):
     (["-np", "1", "--network-interface", "nosuch0"], "network interface nosuch0"),
     (["-np", "1", "--jsrun"], "Horovod did not detect an LSF job"),
     (["-np", "1", "-p", "99999"], "ssh_port=99999 must be <= 65535"),
-    (["-np", "1", "--min-np", "1"], "elastic jobs"),
-    (["-np", "1", "--host-discovery-script", "x"], "elastic jobs"),
+    (["-np", "1", "--min-np", "1", "--mpi"], "elastic jobs"),
+    (["-np", "1", "--min-np", "1", "--blacklist-cooldown-range", "5", "2"],
+     "blacklist_cooldown_range=5 2 must not decrease"),
     (["-np", "2", "--rendezvous", "a:1"], "--nnodes"),
     (["-np", "1", "--output-filename", "/dev/null/x"], "--output-filename"),
 ])

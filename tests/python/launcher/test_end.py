@@ -1,8 +1,10 @@
 """How jobs end: exit codes, signals, and that nothing is left, whatever dies."""
+import contextlib
 import os
 import random
 import signal
 import subprocess
+import sys
 import time
 
 import pytest
@@ -118,6 +120,48 @@ def test_a_signal_to_the_launcher_ends_the_job(number):
     assert f"told to stop by {number.name}." in done.error
 
 
+CATCHER = ("import os, signal, time\n"
+           "child = os.fork()\n"                        # as a data loader does
+           "def say(text): os.write(1, text.encode() + b'\\n')\n"
+           "def took(number, frame): say(f'{signal.Signals(number).name} {child > 0}')\n"
+           "for n in (signal.SIGUSR1, signal.SIGUSR2): signal.signal(n, took)\n"
+           "say('ready')\n"
+           "while not os.path.exists(END): time.sleep(0.02)\n")
+
+
+def read_until(process, wanted):
+    """Lines of stdout, sorted, up to as many as wanted; they must be these."""
+    lines = sorted(process.stdout.readline().decode().rstrip() for _ in wanted)
+    assert lines == sorted(wanted)
+
+
+@pytest.mark.parametrize("wrapper", [[], ["sh", "-c", '"$@"; true', "sh"]])
+def test_user_signals_reach_those_who_handle_them(wrapper, tmp_path):
+    """Not the shell around a worker, which would die, and not a child of the worker."""
+    end = tmp_path / "end"
+    process = start("-np", "2", *wrapper, sys.executable, "-c",
+                    CATCHER.replace("END", repr(str(end))))
+    read_until(process, [f"[{r}]<stdout>:ready" for r in (0, 0, 1, 1)])
+    for number in signal.SIGUSR1, signal.SIGUSR2:
+        process.send_signal(number)
+        read_until(process, [f"[{r}]<stdout>:{number.name} True" for r in (0, 1)])
+    end.touch()
+    done = finish(process)
+    assert (done.code, done.out, done.err) == (0, b"", b"")
+
+
+def test_a_user_signal_that_nobody_handles_ends_nothing():
+    process = start("-np", "2", "sleep", "300")
+    started(process, 2)
+    process.send_signal(signal.SIGUSR1)
+    assert process.stderr.readline() == (b"horovodrun: host localhost: SIGUSR1 was not passed to "
+                                         b"rank 0, 1, which does not handle it\n")
+    for pid in owners(process):         # scancel --signal tells everybody
+        os.kill(pid, signal.SIGUSR2)
+    process.terminate()
+    assert "Exit code: 143" in finish(process).error
+
+
 def test_a_second_signal_kills_at_once():
     process = start("-np", "2", "--grace-period", "40",
                     *sh("trap '' TERM; sleep 300 & while :; do sleep 1; done"))
@@ -153,19 +197,112 @@ def children(pid):
     return [int(p) for p in open(f"/proc/{pid}/task/{pid}/children").read().split()]
 
 
-def test_killing_the_agent_leaves_nothing():
+def owners(process):
+    """Guard and agent of a local job."""
+    guard, = children(process.pid)
+    agent, = children(guard)
+    return guard, agent
+
+
+def kill_all(pids):
+    """None of them does anything about the death of another but end, continued by its guard."""
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+WRAPPERS = {
+    "none": ["sh", "-c", TREE],
+    "shell": ["sh", "-c", "sh -c '" + "sleep 300; true" + "' ; true"],
+    "python": [sys.executable, "-c",
+               "import subprocess; subprocess.run(['sleep', '300'], start_new_session=True)"],
+    "daemon": ["sh", "-c", "(setsid setsid sh -c 'trap \"\" TERM HUP; sleep 300; true' &); "
+                           "sleep 300"],
+}
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+@pytest.mark.parametrize("victims", ["agent", "guard", "launcher agent", "launcher guard",
+                                     "agent guard"])
+def test_killing_any_two_leaves_nothing(victims, wrapper):
+    process = start("-np", "2", *WRAPPERS[wrapper])
+    started(process, 2 if wrapper in ("shell", "python") else 4)
+    guard, agent = owners(process)
+    pids = {"launcher": process.pid, "guard": guard, "agent": agent}
+    kill_all([pids[name] for name in victims.split()])
+    process.communicate(timeout=40)
+    assert process.returncode == (-signal.SIGKILL if "launcher" in victims else 1)
+    assert_gone(process.mark, 10)
+
+
+RANK = """
+import time
+import horovod.numpy as hvd
+hvd.init()
+hvd.barrier()
+print("started", flush=True)
+while True:
+    time.sleep(300)
+"""
+
+
+def test_ranks_behind_a_wrapper_end_when_nobody_is_left_to_end_them():
+    """Launcher, guard and agent have died: the kernel ends the wrappers, the ranks themselves."""
+    wrapper = "import subprocess, sys; subprocess.run(sys.argv[1:], start_new_session=True)"
+    process = start("-np", "2", sys.executable, "-c", wrapper, sys.executable, "-c", RANK)
+    started = [process.stdout.readline() for _ in range(2)]
+    assert all(b"started" in line for line in started), started
+    kill_all([process.pid, *owners(process)])
+    process.communicate(timeout=40)
+    assert_gone(process.mark, 10)
+
+
+def test_killing_by_the_name_of_the_command_leaves_nothing():
+    """pkill -f would meet launcher and workers; guard and agent have names of their own."""
+    process = start("-np", "2", *sh("sh -c 'exec sleep 300' & wait"))
+    started(process, 2)
+    guard, agent = owners(process)
+    for pid, name in (guard, "horovod-guard"), (agent, "horovod-agent"):
+        assert open(f"/proc/{pid}/cmdline").read().strip("\0") == name
+        assert open(f"/proc/{pid}/comm").read().strip() == name
+    process.kill()
+    process.communicate()
+    assert_gone(process.mark)
+
+
+@pytest.mark.parametrize("who", ["agent", "guard", "both"])
+def test_a_stopped_agent_does_not_keep_a_job_from_ending(who):
+    process = start("-np", "2", *sh("sleep 300; true"))
+    started(process, 2)
+    guard, agent = owners(process)
+    for pid in {"agent": [agent], "guard": [guard], "both": [guard, agent]}[who]:
+        os.kill(pid, signal.SIGSTOP)
+    began = time.monotonic()
+    process.terminate()
+    done = finish(process, began=began)
+    assert done.code == 1 and "told to stop by SIGTERM" in done.error
+    assert done.seconds < 5
+
+
+@pytest.mark.parametrize("who", ["agent", "both"])
+def test_a_stopped_agent_leaves_nothing_when_the_launcher_is_killed(who):
     process = start("-np", "2", *sh(TREE))
     started(process, 6)
-    agent, = children(process.pid)
-    os.kill(agent, signal.SIGKILL)
-    done = finish(process)
-    assert done.code == 1 and "agent" in done.error
+    guard, agent = owners(process)
+    for pid in {"agent": [agent], "both": [guard, agent]}[who]:
+        os.kill(pid, signal.SIGSTOP)
+    process.kill()
+    process.communicate()
+    assert_gone(process.mark, 10)
 
 
-def test_stopping_the_agent_politely_ends_the_job():
+@pytest.mark.parametrize("which", [0, 1])
+def test_stopping_guard_or_agent_politely_ends_the_job(which):
     process = start("-np", "1", "sleep", "300")
     started(process, 1)
-    os.kill(children(process.pid)[0], signal.SIGTERM)
+    os.kill(owners(process)[which], signal.SIGTERM)
     assert finish(process).code == 1
 
 
@@ -184,7 +321,7 @@ def test_signals_at_every_moment_of_the_start(number):
 def test_few_processes_besides_the_workers():
     process = start("-np", "8", "sleep", "300")
     started(process, 8)
-    assert len(living(process.mark)) <= 8 + 2
+    assert len(living(process.mark)) <= 8 + 3      # launcher, guard, agent
     process.terminate()
     finish(process)
 
@@ -201,11 +338,11 @@ def test_two_jobs_do_not_touch_each_other():
 def test_no_zombies_while_the_job_runs():
     process = start("-np", "2", *sh("[ $HOROVOD_RANK = 0 ] && exit 0; (sleep 0.1 &); sleep 300"))
     started(process, 1)
-    wait_until(lambda: len(living(process.mark)) <= 4)
+    wait_until(lambda: len(living(process.mark)) <= 5)
 
     def zombies():
         text = subprocess.run(["ps", "-eo", "stat,ppid"], capture_output=True, text=True).stdout
-        ours = {str(process.pid), *map(str, children(process.pid))}
+        ours = {str(process.pid), *map(str, owners(process))}
         return [row for row in text.splitlines()[1:]
                 if row.split()[0].startswith("Z") and row.split()[1] in ours]
     wait_until(lambda: not zombies())
@@ -237,3 +374,74 @@ def test_killing_the_launchers_group_leaves_nothing():
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     assert_gone(env[MARK])
+
+
+WHO = """import atexit, os, signal, sys, time
+from horovod import _core
+from horovod.common import uncaught
+_core.init(None, False)
+if _core.rank() == 1:
+    atexit.register(time.sleep, {slow})     # runs after shutdown: the others end before it
+atexit.register(_core.shutdown)
+uncaught.install()
+def step():
+    handle = _core.submit(5, 1, 0, -1, 1.0, 1.0, [(None, 0, 0, 0, (), None)], None)
+    _core.wait(handle)
+    _core.release(handle)
+step()
+if _core.rank() == 1:
+    {fails}
+step()
+"""
+
+
+@pytest.mark.parametrize("fails, code, runs", [
+    ("raise ValueError('bad sample')", 1, 20),
+    ("sys.exit(3)", 3, 5),
+    ("os.kill(os.getpid(), signal.SIGKILL)", 137, 5),
+])
+def test_the_rank_at_fault_is_named_whoever_ends_first(fails, code, runs):
+    for i in range(runs):
+        done = run("-np", "3", sys.executable, "-c", WHO.format(fails=fails, slow=0.3 * (i % 2)))
+        assert done.code == 1 and VERDICT.format(1, code) in done.error, done
+        if "Terminating" in done.text:
+            assert "after failure of Process 1." in done.text
+        if code == 1:
+            assert "    ValueError: bad sample\n" in done.error
+
+
+def test_a_rank_that_left_early_but_well_is_not_named():
+    """The others fail without it; that it ended first is no failure."""
+    done = run("-np", "2", sys.executable, "-c", WHO.format(fails="sys.exit(0)", slow=0.3))
+    assert done.code == 1 and VERDICT.format(0, 1) in done.error
+    assert "rank 1" in done.error and "left the job" in done.error
+
+
+def test_a_rank_at_fault_that_does_not_end_is_ended():
+    done = run("-np", "2", sys.executable, "-c",
+               WHO.format(fails="raise ValueError('bad sample')", slow=300))
+    assert done.code == 1 and done.seconds < 30
+    assert VERDICT.format(1, 143) in done.error
+
+
+def test_a_lack_of_memory_is_named(tmp_path):
+    """The kernel's count, as a file in a name space of our own: filling the machine's memory
+    would end other processes than ours."""
+    if os.getuid() != 0:
+        pytest.skip("needs a mount namespace")
+    counts = tmp_path / "vmstat"
+    counts.write_text("nr_free_pages 1\noom_kill 3\n")
+    env = environment()
+    text = (f"mount --bind {counts} /proc/vmstat && exec {HOROVODRUN} -np 1 sh -c "
+            f"'echo oom_kill 4 > {counts}; kill -KILL $$'")
+    done = subprocess.run(["unshare", "-m", "sh", "-c", text], env=env, capture_output=True,
+                          text=True, timeout=60, stdin=subprocess.DEVNULL)
+    assert_gone(env[MARK])
+    assert done.returncode == 1
+    assert ("Reason: killed, and the kernel has ended a process here for lack of memory"
+            in done.stderr)
+    counts.write_text("nr_free_pages 1\n")
+    done = subprocess.run(["unshare", "-m", "sh", "-c", text.replace("echo oom_kill 4", "echo")],
+                          env=env, capture_output=True, text=True, timeout=60,
+                          stdin=subprocess.DEVNULL)
+    assert "the kernel did for lack of memory: see dmesg" in done.stderr

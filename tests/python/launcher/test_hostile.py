@@ -98,7 +98,7 @@ def test_secrets_do_not_show(tmp_path):
     """The key is taken from the worker, as hvd.init would; then every place is searched."""
     canary = "canary-4711-secret"
     process = start("-np", "2", "--verbose", "--output-filename", str(tmp_path / "out"), "sh",
-                    "-c", f"head -c 32 <&3 >{tmp_path}/key.$HOROVOD_RANK; "
+                    "-c", f"tail -c 32 /proc/self/fd/3 >{tmp_path}/key.$HOROVOD_RANK; "
                     f"mv {tmp_path}/key.$HOROVOD_RANK {tmp_path}/k.$HOROVOD_RANK; exec sleep 300",
                     env={"TOKEN": canary, "HOROVOD_LOG_LEVEL": "TRACE"})
     wait_until(lambda: len(glob.glob(f"{tmp_path}/k.*")) == 2)
@@ -119,7 +119,7 @@ def test_secrets_do_not_show(tmp_path):
 
 def test_every_run_has_its_own_key(tmp_path):
     for i in range(2):
-        run("-np", "1", "sh", "-c", f"cat <&3 >{tmp_path}/{i}")
+        run("-np", "1", "sh", "-c", f"tail -c 32 /proc/self/fd/3 >{tmp_path}/{i}")
     first, second = (tmp_path / "0").read_bytes(), (tmp_path / "1").read_bytes()
     assert len(first) == len(second) == 32 and first != second
 

@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from hvdrun import environment, finish, run, start, wait_until
+from hvdrun import (HOROVODRUN, MARK, assert_gone, environment, finish, run, start,
+                    wait_until)
 
 
 def sh(text):
@@ -156,3 +157,54 @@ def test_the_users_terminal_stays_blocking():
     assert not fcntl.fcntl(write, fcntl.F_GETFL) & os.O_NONBLOCK
     os.close(write)
     os.close(read)
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_descriptors(closed, tmp_path):
+    """As a daemon starts it: what cannot be shown is dropped, the rest is as ever."""
+    env = environment()
+    text = (f'exec "$0" -np 2 --output-filename {tmp_path} sh -c "wc -c; echo out; echo err >&2" '
+            f"{closed}")
+    done = subprocess.run(["sh", "-c", text, HOROVODRUN], env=env, capture_output=True,
+                          stdin=subprocess.DEVNULL, timeout=60)
+    assert_gone(env[MARK])
+    assert done.returncode == 0, done
+    shown = [b"[%d]<stdout>:%s" % (r, w) for r in range(2) for w in (b"0", b"out")]
+    assert sorted(done.stdout.splitlines()) == (sorted(shown) if ">&-" not in closed.split()
+                                                else [])
+    assert sorted(done.stderr.splitlines()) == ([b"[0]<stderr>:err", b"[1]<stderr>:err"]
+                                                if "2>&-" not in closed.split() else [])
+    assert "out\n" in (tmp_path / "rank.0/stdout").read_text()
+
+
+def limited(bytes):
+    import resource
+    return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (bytes, resource.RLIM_INFINITY))
+
+
+def test_a_file_that_is_full_is_told_once(tmp_path):
+    """The job goes on, its lines are shown, but nobody takes the files for whole."""
+    done = run("-np", "2", "--output-filename", str(tmp_path), *sh("seq 3000; seq 3000 >&2"),
+               preexec_fn=limited(8192))
+    assert done.code == 1
+    assert done.text.count("\n") == 6000
+    told = [line for line in done.error.splitlines() if not re.match(r"\[\d\]<stderr>:", line)]
+    assert len(told) == 1, told
+    assert re.fullmatch(f"horovodrun: {tmp_path}/rank.[01]/std(out|err): File too large; what is "
+                        "written there from now on is lost, and the exit code will not be 0",
+                        told[0])
+    assert (tmp_path / "rank.0/stdout").stat().st_size == 8192
+
+
+def test_a_full_disk_behind_stdout_is_told():
+    with open("/dev/full", "wb") as full:
+        done = run("-np", "1", "echo", "x", stdout=full)
+    assert done.code == 1
+    assert done.error.startswith("horovodrun: stdout: No space left on device; ")
+
+
+def test_a_reader_that_has_gone_is_no_loss():
+    process = start("-np", "1", *sh("sleep 0.2; seq 100000"))
+    process.stdout.close()
+    assert process.wait(60) == 0
+    process.stderr.close()

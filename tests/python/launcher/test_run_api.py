@@ -183,16 +183,19 @@ def test_with_mpirun():
         horovod.run(fail_on_one, num_proc=1, use_mpi=True)
 
 
-def test_elastic_is_refused_clearly():
-    with pytest.raises(RuntimeError, match="elastic jobs"):
-        horovod.run(lambda: 1, num_proc=1, min_num_proc=1)
+def ranks():
+    from horovod import _core
+    _core.init(None, False)
+    found = _core.rank(), _core.size(), _core.local_size()
+    _core.shutdown()
+    return found
 
 
 def test_collectives_in_a_function():
-    def ranks():
-        from horovod import _core
-        _core.init(None, False)
-        found = _core.rank(), _core.size(), _core.local_size()
-        _core.shutdown()
-        return found
     assert horovod.run(ranks, num_proc=2) == [(0, 2, 2), (1, 2, 2)]
+
+
+def test_an_elastic_function():
+    assert horovod.run(ranks, num_proc=2, min_num_proc=2, max_num_proc=2) == [(0, 2, 2), (1, 2, 2)]
+    with pytest.raises(RuntimeError, match="exited with non-zero status"):
+        horovod.run(lambda: 1 / 0, num_proc=2, min_num_proc=2)

@@ -7,6 +7,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -228,11 +229,13 @@ def test_slot_and_run_variables():
     assert variables["NCCL_SOCKET_IFNAME"] == "eth0,eth1"
 
 
-def test_launch_gloo_starts_workers_its_callers_way():
+def test_launch_gloo_starts_workers_its_callers_way(tmp_path, monkeypatch):
     started = []
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
     def execute(command, slot, events):
         started.append(slot.rank)
+        assert os.listdir(tmp_path) == []           # the key is in no file
         code = safe_shell_exec.execute(command, env=environment(), index=slot.rank, events=events)
         return code, time.time()
     settings = Settings(hosts="localhost:2", num_proc=2)

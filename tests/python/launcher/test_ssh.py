@@ -152,6 +152,16 @@ def test_a_signal_ends_remote_ranks(sshd):
     assert_none(word)
 
 
+def test_user_signals_reach_remote_ranks(sshd):
+    process = start("-np", "2", "-H", "nodeb:2", *sh(
+        "trap 'echo one; exit 0' USR1; echo ready; while :; do sleep 0.05; done"), env=sshd.env())
+    assert {process.stdout.readline() for _ in range(2)} == {b"[0]<stdout>:ready\n",
+                                                            b"[1]<stdout>:ready\n"}
+    process.send_signal(signal.SIGUSR1)
+    done = finish(process)
+    assert done.code == 0 and done.lines() == ["[0]<stdout>:one", "[1]<stdout>:one"]
+
+
 def test_a_lost_connection_ends_the_job_and_the_workers(sshd):
     process, word = start_tree(sshd)
     children = open(f"/proc/{process.pid}/task/{process.pid}/children").read().split()
@@ -160,6 +170,26 @@ def test_a_lost_connection_ends_the_job_and_the_workers(sshd):
     done = finish(process)
     assert done.code == 1 and "connection to the agent of host nodeb was lost" in done.error
     assert_none(word)
+
+
+def agent_of(word):
+    """The agent that has started the processes called by the word."""
+    for pid in find(word):
+        parent = int(open(f"/proc/{pid}/stat").read().rsplit(")")[1].split()[1])
+        if open(f"/proc/{parent}/comm").read().strip() == "horovod-agent":
+            return parent
+    raise AssertionError("no agent")
+
+
+@pytest.mark.parametrize("number, why", [(signal.SIGKILL, "the connection was closed"),
+                                         (signal.SIGSTOP, "no sign of life")])
+def test_an_agent_elsewhere_that_is_killed_or_stopped_leaves_nothing(sshd, number, why):
+    process, word = start_tree(sshd)
+    os.kill(agent_of(word), number)
+    done = finish(process)
+    assert done.code == 1
+    assert f"connection to the agent of host nodeb was lost: {why}" in done.error
+    assert_none(word, 10)
 
 
 def test_a_host_that_cannot_be_reached_is_named(sshd):

@@ -33,7 +33,7 @@ LIMIT = 60.0
 class Zygote:
     def __init__(self, directory):
         env = {**CLEAN, "HOROVOD_RECORDER_DIR": str(directory), "OMP_NUM_THREADS": "1",
-               "PYTHONDONTWRITEBYTECODE": "1"}
+               "PYTHONDONTWRITEBYTECODE": "1", "HOROVOD_NO_STARTUP_HOOK": "1"}
         self.log = open(directory / "zygote.log", "w+")
         self.process = subprocess.Popen([sys.executable, str(HERE / "zygote.py")], env=env,
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -127,16 +127,34 @@ def test_the_rank_is_known_before_there_is_a_strategy(zygote):
     """, {**RANK, "HOROVOD_RANK": "3"})
 
 
-def test_outside_a_launcher_the_line_does_nothing(zygote):
-    zygote.run("""
+@pytest.mark.parametrize("package", ["lightning.pytorch", "pytorch_lightning"])
+def test_outside_a_launcher_the_strategy_is_known(zygote, package):
+    """One process, to debug a script that never imports horovod."""
+    zygote.run(f"""
         import sys
-        finders = list(sys.meta_path)
         startup()
-        assert sys.meta_path == finders and "horovod" not in sys.modules
-        import lightning.pytorch as pl
-        assert "horovod" not in pl.strategies.StrategyRegistry
+        import {package} as pl
         assert not hasattr(pl.Trainer.__init__, "of_horovod")
+        assert "horovod.torch" not in sys.modules, "nobody has asked for it yet"
+        trainer = pl.Trainer(strategy="horovod", accelerator="cpu", logger=False)
+        assert (trainer.world_size, trainer.global_rank) == (1, 0)
     """)
+
+
+def test_a_plain_script_trains(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(textwrap.dedent("""
+        import lightning as L
+        from lightning.pytorch.demos.boring_classes import BoringModel
+
+        trainer = L.Trainer(strategy="horovod", accelerator="cpu", fast_dev_run=True,
+                            enable_progress_bar=False)
+        trainer.fit(BoringModel())
+        print("world size", trainer.world_size)
+    """))
+    done = subprocess.run([sys.executable, str(script)], env=CLEAN, cwd=tmp_path, text=True,
+                          capture_output=True, timeout=100)
+    assert done.returncode == 0 and "world size 1" in done.stdout, done.stderr
 
 
 def test_outside_a_launcher_an_import_registers_only(zygote):
@@ -240,9 +258,9 @@ def test_the_line_is_installed_with_the_package():
     assert text.startswith("import os;") and len(text.splitlines()) == 1
 
 
-def test_the_idle_line_costs_less_than_a_millisecond(monkeypatch):
+def test_the_switched_off_line_costs_less_than_a_millisecond(monkeypatch):
     import site
-    monkeypatch.delenv("HOROVOD_RANK", raising=False)
+    monkeypatch.setenv("HOROVOD_NO_STARTUP_HOOK", "1")
     place = sysconfig.get_path("platlib")
     times = []
     for _ in range(20):

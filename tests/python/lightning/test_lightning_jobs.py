@@ -21,7 +21,7 @@ def start(tmp_path):
         env = {k: v for k, v in os.environ.items() if not k.startswith(("HOROVOD_", "PL_"))}
         env.update(PATH=f"{BIN}{os.pathsep}{env['PATH']}", OMP_NUM_THREADS="1",
                    HOROVOD_RECORDER_DIR=str(tmp_path), PYTHONDONTWRITEBYTECODE="1",
-                   PYTHONWARNINGS="ignore", **variables)
+                   **{"PYTHONWARNINGS": "ignore", **variables})
         launcher = shutil.which("horovodrun", path=env["PATH"])
         done = subprocess.run([launcher, "-np", "2", sys.executable, *map(str, command)],
                               env=env, cwd=tmp_path, text=True, capture_output=True,
@@ -83,6 +83,26 @@ def test_a_failing_rank_ends_the_job(start, tmp_path):
     assert code != 0
     assert "told: ValueError no such sample" in out, out + err
     assert re.search(r"told: HorovodInternalError .*rank 1.*ValueError: no such sample", out), out
+
+
+def test_rank_zero_saves_alone(start, tmp_path):
+    """The others have ended, in order, when it waits for them."""
+    script = tmp_path / "saves.py"
+    script.write_text(textwrap.dedent("""
+        import lightning as L
+        from lightning.pytorch.demos.boring_classes import BoringModel
+
+        trainer = L.Trainer(strategy="horovod", accelerator="cpu", fast_dev_run=True,
+                            enable_progress_bar=False)
+        trainer.fit(BoringModel())
+        if trainer.is_global_zero:
+            trainer.save_checkpoint("model.ckpt")
+            trainer.strategy.barrier("again")
+            print("saved", flush=True)
+    """))
+    code, out, err = start(script, PYTHONWARNINGS="default")
+    assert code == 0 and "saved" in out and (tmp_path / "model.ckpt").exists(), err
+    assert re.search(r"barrier Trainer.save_checkpoint: .*rank 1 .*has left the job", err), err
 
 
 def test_ddp_finds_its_ranks(start, tmp_path):

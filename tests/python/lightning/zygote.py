@@ -41,6 +41,7 @@ def run(code, variables, out):
 
 def main():
     out = os.fdopen(os.dup(1), "w")
+    del os.environ["HOROVOD_NO_STARTUP_HOOK"]       # for the start of this process only
     os.dup2(2, 1)
     found = [n for n in sys.modules if n.split(".")[0] in
              ("horovod", "lightning", "pytorch_lightning", "lightning_fabric")]

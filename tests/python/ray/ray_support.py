@@ -1,6 +1,7 @@
 """One Ray at a time for all tests of this folder; conftest.py has the fixtures.
 
-``shared`` is a Ray of 8 CPUs and 4 GPUs (numbers, not hardware) that the modules share;
+``shared`` is a Ray of 8 CPUs and 4 GPUs (numbers, not hardware), known also as host-1 to host-3,
+that the modules share;
 ``two nodes`` is one of two nodes on this machine.  Asking for one stops the other.
 
 Everything lies below a directory of its own with a short name (Unix sockets), with its own
@@ -99,6 +100,7 @@ def has_dashboard():
 
 def _start_shared():
     ray.init(address="local", num_cpus=8, num_gpus=4, _temp_dir=str(_folder / "r"),
+             resources={f"node:host-{n}": 1.0 for n in range(1, 4)},
              **dict(OPTIONS, include_dashboard=has_dashboard()))
 
 

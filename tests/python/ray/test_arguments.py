@@ -201,22 +201,13 @@ def test_a_failed_start_is_remembered():
 
 # -- elastic: names and arguments -------------------------------------------------------------
 
-def test_elastic_says_that_it_is_not_there():
-    mine = settings()
-    executor = RayExecutor(mine, min_workers=1, max_workers=2)
-    with pytest.raises(NotImplementedError, match="elastic jobs on Ray are not part"):
-        executor.start()
-    executor.shutdown()
-    assert mine.discovery.find_available_hosts_and_slots is not None
-
+def test_settings_of_the_older_executor():
     older = ElasticRayExecutor.create_settings(min_num_proc=2, max_num_proc=4, verbose=2)
     assert (older.min_num_proc, older.max_num_proc, older.num_proc) == (2, 4, 2)
     assert (older.verbose, older.elastic, older.elastic_timeout) == (2, True, 600)
     assert older.start_timeout is not older.start_timeout
     old = ElasticRayExecutor(older, env_vars={"A": "1"})
     assert old.env_vars == {"A": "1"} and old.settings is older
-    with pytest.raises(NotImplementedError, match="not part of this version"):
-        old.start()
     with pytest.raises(RuntimeError, match="not been started"):
         old.run(print)
 

@@ -2,6 +2,7 @@
 import pathlib
 import re
 import runpy
+import subprocess
 import sys
 
 import pytest
@@ -30,6 +31,21 @@ def test_stateful_executor(shared_ray, monkeypatch, capsys):
     output = run(monkeypatch, capsys, "stateful_executor.py")
     assert len(re.findall(r"^round \d: loss", output, re.M)) == 3
     assert "all hold the same weights: True" in output
+
+
+def test_elastic(shared_ray, monkeypatch, capsys):
+    output = run(monkeypatch, capsys, "elastic.py", "--max-workers", "2", "--steps", "20",
+                 "--pause", "0")
+    assert len(re.findall(r"^finished among 2 workers, loss 0\.\d+$", output, re.M)) == 2
+
+
+@pytest.mark.long                   # two trials, each with workers of its own, on a Ray of its own
+@pytest.mark.timeout(300)
+def test_tune():
+    done = subprocess.run([sys.executable, EXAMPLES / "tune.py", "--trials", "2"], timeout=280,
+                          capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"^2 trials of 2 ranks; best learning rate 0\.009", done.stdout, re.M), done
 
 
 def test_the_cluster_file_is_one_that_ray_accepts():

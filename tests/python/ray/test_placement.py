@@ -12,6 +12,7 @@ import ray_cases as cases  # noqa: E402
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy  # noqa: E402
 
 from horovod.ray import RayExecutor  # noqa: E402
+from horovod.ray.strategy import room  # noqa: E402
 
 LAYOUTS = {"workers": dict(num_workers=4),
            "hosts": dict(num_hosts=1, num_workers_per_host=4)}
@@ -84,6 +85,40 @@ def test_the_group_of_the_caller(shared_ray):
     ray.kill(actor)
     ray.util.remove_placement_group(group)
     all_cpus_are_free()
+
+
+def test_a_job_too_big_for_the_group_of_the_caller(shared_ray):
+    """Is an error at once, which names the group and what to do."""
+    group = ray.util.placement_group([{"CPU": 1}] * 3)
+    assert group.wait(30)
+    where = PlacementGroupSchedulingStrategy(group)
+    for cpus, workers, said in ((0, 4, ""), (1, 3, "the caller holds {'CPU': 1.0}")):
+        actor = Inside.options(num_cpus=cpus, scheduling_strategy=where).remote()
+        ray.get(actor.__ray_ready__.remote())
+        start = time.monotonic()
+        with pytest.raises(ValueError, match="use_current_placement_group=False") as caught:
+            ray.get(actor.run.remote(num_workers=workers))
+        assert group.id.hex() in str(caught.value) and said in str(caught.value)
+        assert time.monotonic() - start < 60            # was 100, or the limit of the user
+        ray.kill(actor)
+    actor = Inside.options(num_cpus=0, scheduling_strategy=where).remote()
+    holder = Inside.options(num_cpus=1, scheduling_strategy=where).remote()
+    ray.get(holder.__ray_ready__.remote())
+    with pytest.raises(TimeoutError, match="free after 1 s"):
+        ray.get(actor.run.remote(num_workers=3, placement_group_timeout_s=1))
+    for each in (actor, holder):
+        ray.kill(each)
+    ray.util.remove_placement_group(group)
+    all_cpus_are_free()
+
+
+def test_how_many_fit():
+    bundles = [{"CPU": 1}, {"CPU": 4, "GPU": 1}, {"CPU": 2}]
+    assert room(bundles, {"CPU": 1}) == 7 and room(bundles, {"CPU": 2}) == 3
+    assert room(bundles, {"CPU": 1, "GPU": 0.5}) == 2 and room(bundles, {"CPU": 0.1}) == 70
+    assert room(bundles, {"CPU": 2}, {"CPU": 1}) == 3       # the caller is in the first
+    assert room(bundles, {"CPU": 2}, {"CPU": 2}) == 2
+    assert room(bundles, {}) > 1e9 and room([], {"CPU": 1}) == 0
 
 
 # -- what is left -----------------------------------------------------------------------------

@@ -131,6 +131,13 @@ def test_an_exception_carries_the_traceback_of_its_rank(shared_ray, tmp_path):
     assert "the training loop of rank 1 raised ValueError" in failures[0], failures
 
 
+def test_an_exception_before_init_is_told_to_those_who_wait_there(shared_ray, tmp_path):
+    with pytest.raises(ray.train.WorkerGroupError, match="rank 1 has no data"):
+        run(train_loops.failing_before_init, tmp_path)
+    told = notes(tmp_path, "told")
+    assert len(told) == 1 and "raised ValueError: rank 1 has no data" in told[0]["why"], told
+
+
 def test_a_killed_worker_in_a_collective_resumes_within_15_s(shared_ray, tmp_path):
     # Before that, a worker does not answer in on_start: that costs nothing of max_failures.
     begin = time.time()

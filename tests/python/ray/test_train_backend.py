@@ -41,6 +41,7 @@ class Group:
     def __init__(self, nodes, host="same"):
         self.nodes, self.host = nodes, host
         self.given, self.aborted, self.silent, self.broken = {}, [], set(), set()
+        self.reasons = {}
 
     def __len__(self):
         return len(self.nodes)
@@ -69,8 +70,10 @@ class Group:
         if fn is _actor.setup:
             self.given[rank] = args
             return None
+        if fn is _actor.failure:
+            return self.reasons.get(rank, "")
         assert fn is _actor.abort
-        self.aborted.append(rank)
+        self.aborted.append((rank, *args))
         return None
 
 
@@ -117,7 +120,7 @@ def test_the_key_is_an_argument_and_no_variable(backend):
     group, key = Group("aa"), _core.generate_key()
     backend.on_start(group, HorovodConfig(key=key))
     for variables, given in group.given.values():
-        assert given == key
+        assert given == backend._coordinator.key != key
         assert not any("KEY" in name for name in variables)
         assert not any(key.hex() in str(value) for value in variables.values())
 
@@ -207,13 +210,24 @@ def test_shutdown_tells_the_living_and_swallows_everything(backend, fake):
     server = backend._coordinator.rendezvous
     group.silent, group.broken = {0}, {1}
     backend.on_shutdown(group, config)
-    assert fake.waits == [_train_backend._ABORT_S], "one bounded wait"
+    assert fake.waits == [_train_backend._ASK_S, _train_backend._ABORT_S], "bounded waits"
     with pytest.raises(ValueError, match="closed"):
         server.status()
     group.execute_async = None                          # and now nothing works at all
     backend._coordinator = group
     backend.on_shutdown(group, config)
     assert backend._coordinator is None
+
+
+def test_who_is_told_hears_the_reason(backend):
+    """Of a rank whose loop has failed before hvd.init(), where the others wait for it."""
+    group, config = Group("aaa"), HorovodConfig()
+    backend.on_start(group, config)
+    told = []
+    backend._coordinator.abort = told.append
+    group.broken, group.reasons = {0}, {1: "the training loop of rank 1 raised KeyError: 7"}
+    backend.on_shutdown(group, config)
+    assert told == [f"{_train_backend._OVER}: the training loop of rank 1 raised KeyError: 7"]
 
 
 def test_it_pickles_before_and_after_a_start(backend):
@@ -257,6 +271,10 @@ def test_the_loop_leaves_the_job_it_has_joined():
         _core.init()
         assert _core.is_initialized()
     assert not _core.is_initialized()
+    with pytest.raises(KeyError), LoopContext():
+        raise KeyError("before init")
+    assert _actor.failure() == "the training loop of rank 0 raised KeyError: 'before init'"
+    _actor.note_failure("")
     _core.init()
     with LoopContext():
         pass

@@ -28,7 +28,7 @@ def test_workers_on_each_of_two_hosts(two_nodes):
     assert places == [(0, 2, 0, 2, 6.0), (1, 2, 0, 2, 6.0), (0, 2, 1, 2, 6.0),
                       (1, 2, 1, 2, 6.0)]
     assert nodes[0] == nodes[1] != nodes[2] == nodes[3]
-    assert set(nodes) == {n["NodeID"] for n in ray.nodes()}
+    assert set(nodes) == {n["NodeID"] for n in ray.nodes() if n["Alive"]}
 
 
 def test_nodes_with_different_numbers_of_ranks(two_nodes):

@@ -65,6 +65,20 @@ def failing(config):
     hvd.allreduce(np.ones(1), name="nobody else comes")
 
 
+def failing_before_init(config):
+    """Rank 1 fails when rank 0 waits for it."""
+    if train.get_context().get_world_rank() == 1:
+        while not list(pathlib.Path(config["notes"]).glob("waits.*")):
+            time.sleep(0.05)
+        raise ValueError("rank 1 has no data")
+    note(config, "waits")
+    try:
+        hvd.init()
+    except BaseException as error:
+        note(config, "told", why=f"{type(error).__name__}: {error}")
+        raise
+
+
 class HesitantBackend(HorovodBackend):
     """Its first attempt finds a worker that does not answer."""
 
@@ -115,13 +129,17 @@ def local(config):
 
 
 def nodes(config):
-    """On two nodes until one of them goes; what is left does the rest."""
+    """On as many nodes as there are, until the test says that it is the end."""
     hvd.init()
-    first = first_step()
+    step = first_step()
     ranks = hvd.allgather(np.full(1, hvd.rank()), name="ranks")
-    note(config, f"attempt{int(first > 0)}", rank=hvd.rank(), ranks=ranks.tolist(),
-         local=[hvd.local_rank(), hvd.local_size()], cross=[hvd.cross_rank(), hvd.cross_size()],
-         node=os.environ["HOROVOD_HOSTNAME"])
-    for step in range(first, first + 3 if first > 0 else 1 << 30):
-        hvd.allreduce(np.ones(100_000), name="step")
+    note(config, f"attempt{os.environ['HOROVOD_GENERATION']}", rank=hvd.rank(),
+         ranks=ranks.tolist(), local=[hvd.local_rank(), hvd.local_size()], first=step,
+         cross=[hvd.cross_rank(), hvd.cross_size()], node=os.environ["HOROVOD_HOSTNAME"])
+    is_last = False
+    while not is_last:
+        is_last = bool(hvd.allreduce(np.full(1, float(
+            pathlib.Path(config["notes"], "end").exists())), op=hvd.Sum, name="end")[0])
+        time.sleep(0.1)
         report(step, size=hvd.size())
+        step += 1

@@ -123,3 +123,21 @@ TEST(a_bug_aborts_and_says_where)
     CHECK_HAS(text, "test_error.c");
     CHECK_HAS(text, "1 + 1 == 2");
 }
+
+TEST(an_error_is_shown_with_the_number_of_its_entry)
+{
+    char text[256];
+    size_t n = hvd_error_show("rank 2: no job key: start the job with horovodrun, or give ...",
+                              text, sizeof text);
+
+    CHECK_STR(text, "rank 2: no job key: start the job with horovodrun, or give ... "
+                    "[HVD-101, docs/troubleshooting.md]");
+    CHECK_EQ(n, strlen(text));
+    hvd_error_show("something else", text, sizeof text);
+    CHECK_STR(text, "something else");
+    hvd_error_show("rank 1 aborted the job: mismatched x [HVD-201, docs/troubleshooting.md]", text,
+                   sizeof text);
+    CHECK_STR(text, "rank 1 aborted the job: mismatched x [HVD-201, docs/troubleshooting.md]");
+    CHECK_EQ(hvd_error_show("aborted the job: x", text, 8), 53);    /* as snprintf */
+    CHECK_STR(text, "aborted");
+}

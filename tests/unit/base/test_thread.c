@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "check.h"
 
+#include <signal.h>
 #include <pthread.h>
 #include <sched.h>
 
@@ -57,4 +58,31 @@ TEST(cpu_count_respects_the_affinity)
             CPU_CLR(cpu, &one);
     CHECK_EQ(sched_setaffinity(0, sizeof one, &one), 0);
     CHECK_EQ(thread_cpu_count(), 1);
+}
+
+static void *tell_where(void *context)
+{
+    sigset_t blocked;
+
+    pthread_sigmask(SIG_SETMASK, NULL, &blocked);
+    *(int *)context = sigismember(&blocked, SIGUSR1) ? 1 : 2;
+    return NULL;
+}
+
+TEST(a_thread_starts_without_signals_and_stays_where_it_is_put)
+{
+    pthread_t thread;
+    cpu_set_t mine;
+    int seen = 0, cpu = 0;
+
+    CHECK_EQ(thread_start(&thread, tell_where, &seen), 0);
+    pthread_join(thread, NULL);
+    CHECK_EQ(seen, 1);
+    CHECK_EQ(sched_getaffinity(0, sizeof mine, &mine), 0);
+    while (!CPU_ISSET(cpu, &mine))
+        cpu++;
+    CHECK(thread_pin(pthread_self(), cpu));
+    CHECK_EQ(sched_getcpu(), cpu);
+    CHECK(!thread_pin(pthread_self(), -1));
+    CHECK(!thread_pin(pthread_self(), CPU_SETSIZE));
 }
