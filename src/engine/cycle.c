@@ -9,8 +9,14 @@
  * While operations follow each other closely the mesh is not armed after each: the engine
  * dozes.  Nothing of ours is open then, so nobody waits for what comes over sockets.  The
  * thread looks DOZE_US later, and arms when no operation has come since.
+ *
+ * Whoever arms for the sockets alone, because nobody waits, gives the baton and then looks
+ * whether somebody waits now: a thread that came meanwhile is counted (`waiting`) before it
+ * tries the baton, did not get it, and sleeps on its handle.  Both are sequentially
+ * consistent, so one of the two sees the other.
  */
 #include "base/clock.h"
+#include "base/fault.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "engine/engine_int.h"
@@ -50,18 +56,17 @@ bool baton_try(struct engine *e)
 {
     unsigned free_baton = 0;
 
-    if (!atomic_compare_exchange_strong_explicit(&e->baton, &free_baton, 1,
-                                                 memory_order_acquire,
-                                                 memory_order_relaxed))
+    if (!atomic_compare_exchange_strong(&e->baton, &free_baton, 1))
         return false;
     note_owner(e);
     return true;
 }
 
-void baton_take(struct engine *e)
+static void baton_await(struct engine *e)
 {
     while (!baton_try(e)) {
-        /* Marked as wanted, so that the holder wakes us. */
+        /* Marked, so that the holder wakes us; and left so when we have it, since there may
+         * be others. */
         unsigned seen = atomic_exchange_explicit(&e->baton, 2, memory_order_acquire);
 
         if (seen == 0) {
@@ -72,12 +77,21 @@ void baton_take(struct engine *e)
     }
 }
 
+void baton_take(struct engine *e)
+{
+    if (baton_try(e))
+        return;
+    atomic_fetch_add(&e->wanting, 1);
+    baton_await(e);
+    atomic_fetch_sub(&e->wanting, 1);
+}
+
 /* Whoever gives it calls those who asked to be told of what became done meanwhile. */
 void baton_give(struct engine *e)
 {
     bool completions = atomic_load_explicit(&e->has_completions, memory_order_relaxed);
 
-    if (atomic_exchange_explicit(&e->baton, 0, memory_order_release) == 2)
+    if (atomic_exchange(&e->baton, 0) == 2)
         thread_wake_all(&e->baton);
     if (completions)
         completions_run(e);
@@ -87,7 +101,7 @@ void baton_give(struct engine *e)
  * those be told who asked for it. */
 static void baton_offer(struct engine *e)
 {
-    bool wanted = atomic_load_explicit(&e->baton, memory_order_relaxed) == 2;
+    bool wanted = atomic_load_explicit(&e->wanting, memory_order_relaxed) > 0;
 
     if (!wanted && !atomic_load_explicit(&e->has_completions, memory_order_relaxed))
         return;
@@ -357,14 +371,15 @@ static bool doze_on(struct engine *e)
     return false;
 }
 
-static void leave(struct engine *e, bool look)
+/* Who wants the baton arms when he leaves.  True: armed, but not for the boards. */
+static bool give_armed(struct engine *e, bool look)
 {
-    bool wanted = atomic_load_explicit(&e->baton, memory_order_relaxed) == 2;
+    bool wanted = atomic_load_explicit(&e->wanting, memory_order_relaxed) > 0, deaf;
     uint64_t due;
 
     if (doze(e)) {
         baton_give(e);
-        return;
+        return false;
     }
     if (atomic_load_explicit(&e->doze_until_us, memory_order_relaxed) > 0)
         atomic_store(&e->doze_until_us, 0);
@@ -373,7 +388,15 @@ static void leave(struct engine *e, bool look)
     due = e->has_thread && (e->open_entries > 0 || e->heard) ? next_due_us(e) : UINT64_MAX;
     if (due < atomic_load(&e->sleep_until_us))
         mesh_kick(e->mesh);
+    deaf = e->has_thread && !wanted && !e->boards;
     baton_give(e);
+    return deaf;
+}
+
+static void leave(struct engine *e, bool look)
+{
+    while (give_armed(e, look) && atomic_load(&e->waiting) > 0 && baton_try(e))
+        ;
 }
 
 /* The holder of the baton leaves: the thread takes over what is left, if it must. */
@@ -425,7 +448,7 @@ static void *engine_main(void *context)
     baton_take(e);
     while (!atomic_load(&e->stop)) {
         uint64_t due, look_us;
-        bool dozes;
+        bool dozes, deaf;
 
         mesh_disarm(e->mesh);
         while (engine_progress(e))
@@ -439,8 +462,13 @@ static void *engine_main(void *context)
         look_us = dozes ? clock_us() + DOZE_LOOK_US : UINT64_MAX;
         due = due < look_us ? due : look_us;
         atomic_store(&e->sleep_until_us, due);
+        deaf = !dozes && !e->boards;
+        (void)FAULT("engine.rest");     /* tests come in between here */
         baton_give(e);
-        sleep_and_take(e, due);
+        if (deaf && atomic_load(&e->waiting) > 0)
+            baton_take(e);
+        else
+            sleep_and_take(e, due);
         atomic_store(&e->sleep_until_us, 0);
     }
     baton_give(e);

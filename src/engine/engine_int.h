@@ -72,7 +72,8 @@ struct engine {
                                          * waited for them all the time */
     atomic_bool has_completions;        /* some may be there; looked at with the baton */
 
-    atomic_uint baton;                  /* 0 free, 1 taken, 2 taken and wanted */
+    atomic_uint baton;                  /* 0 free, 1 taken, 2 taken and perhaps wanted */
+    atomic_int wanting;                 /* threads that wait for it */
 #ifndef NDEBUG
     pthread_t owner;                    /* valid while it is taken */
 #endif
