@@ -159,6 +159,9 @@ void hvd_driver_worker_ended(struct hvd_driver *driver, int worker, int code, in
 void hvd_driver_host_notice(struct hvd_driver *driver, const char *host);
 /* The same for one worker. */
 void hvd_driver_worker_notice(struct hvd_driver *driver, int worker);
+/* The owner itself is about to go: all workers leave at their next commit, then the job ends
+ * (END).  How long that may take is the owner's to decide. */
+void hvd_driver_leave(struct hvd_driver *driver);
 /* Tells all workers that the job is over because of `why`. */
 void hvd_driver_abort(struct hvd_driver *driver, const char *why);
 

@@ -184,6 +184,14 @@ void hvd_driver_worker_notice(struct hvd_driver *d, int worker)
     guests_unlock(d->server);
 }
 
+void hvd_driver_leave(struct hvd_driver *d)
+{
+    guests_lock(d->server);
+    membership_leave(d->membership, clock_us());
+    driver_act(d);
+    guests_unlock(d->server);
+}
+
 void hvd_driver_abort(struct hvd_driver *d, const char *why)
 {
     guests_lock(d->server);

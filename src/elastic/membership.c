@@ -261,7 +261,10 @@ static void check_end(struct membership *m, const struct census *c)
 
     if (!m->has_begun || m->worker_count == 0)
         return;
-    if (m->is_finishing && alive + c->leaving == 0) {
+    if (m->is_leaving) {
+        if (alive + c->leaving == 0)
+            leave_end(m);
+    } else if (m->is_finishing && alive + c->leaving == 0) {
         if (m->unhandled == 0)
             membership_end(m, true, 0, "all workers have finished");
         else
@@ -314,7 +317,7 @@ static void fail_cut_off(struct membership *m, uint64_t now_us)
     membership_fail_worker(m, worst, "is not reached by the others", now_us);
 }
 
-static void settle(struct membership *m, uint64_t now_us)
+void membership_settle(struct membership *m, uint64_t now_us)
 {
     struct census c;
 
@@ -323,15 +326,16 @@ static void settle(struct membership *m, uint64_t now_us)
         return;
     hosts_return(m, now_us);
     fail_late(m, now_us);
-    check_slots(m, now_us);
+    if (!m->is_leaving)
+        check_slots(m, now_us);
     if (m->has_begun && !m->is_over)
         dismiss_unwanted(m, now_us);
-    if (m->has_begun && !m->is_finishing && !m->is_over)
+    if (m->has_begun && !m->is_finishing && !m->is_leaving && !m->is_over)
         hosts_start_missing(m, now_us);
     c = take_census(m, now_us);
     if (!m->is_over && can_form(m, &c, now_us)) {
         fail_cut_off(m, now_us);
-        form_generation(m, now_us);
+        form_next(m, now_us);
     }
     c = take_census(m, now_us);
     if (!m->is_over)
@@ -346,7 +350,7 @@ void membership_hosts(struct membership *m, const struct hvd_host *hosts, int co
                       uint64_t now_us)
 {
     hosts_take(m, hosts, count);
-    settle(m, now_us);
+    membership_settle(m, now_us);
 }
 
 void membership_discovery_failed(struct membership *m, const char *why, uint64_t now_us)
@@ -356,7 +360,7 @@ void membership_discovery_failed(struct membership *m, const char *why, uint64_t
     if (!m->has_begun && m->host_count == 0)
         membership_end(m, false, 0, "%s", why);
     else
-        settle(m, now_us);
+        membership_settle(m, now_us);
 }
 
 bool membership_connected(struct membership *m, int worker, uint64_t now_us)
@@ -366,7 +370,7 @@ bool membership_connected(struct membership *m, int worker, uint64_t now_us)
     if (w == NULL || m->is_over || w->state != WORKER_STARTING || w->was_connected)
         return false;
     w->connected = w->was_connected = true;
-    settle(m, now_us);
+    membership_settle(m, now_us);
     return true;
 }
 
@@ -386,7 +390,7 @@ bool membership_ready(struct membership *m, int worker, uint32_t generation, boo
         m->broken_us = now_us;          /* the first one waits since now */
     }
     worker_enter(m, w, WORKER_READY, now_us);
-    settle(m, now_us);
+    membership_settle(m, now_us);
     return true;
 }
 
@@ -459,7 +463,7 @@ void membership_disconnected(struct membership *m, int worker, const char *why,
     w->connected = false;
     if (worker_is_alive(w))
         worker_enter(m, w, WORKER_GONE, now_us);
-    settle(m, now_us);
+    membership_settle(m, now_us);
 }
 
 static void describe_end(char *why, size_t capacity, int code, int signal, const char *text)
@@ -505,43 +509,7 @@ void membership_ended(struct membership *m, int worker, int code, int signal,
         take_success(m, worker, w);
     else if (!was_ours)
         membership_fail_worker(m, worker, why, now_us);
-    settle(m, now_us);
-}
-
-static void leave(struct membership *m, struct worker *w)
-{
-    w->is_leaving = true;
-    m->hosts[w->host].slots[w->slot].is_empty = true;
-    m->update_key++;                    /* it is to be told, too */
-}
-
-void membership_notice(struct membership *m, int worker, uint64_t now_us)
-{
-    struct worker *w = worker_of(m, worker);
-    char name[HVD_HOST_MAX + 16];
-
-    if (w == NULL || !worker_is_alive(w) || w->is_leaving)
-        return;
-    membership_name(m, worker, name, sizeof name);
-    strbuf_addf(&m->events, "%s%s was told to leave", m->events.length > 0 ? ", " : "",
-                name);
-    leave(m, w);
-    settle(m, now_us);
-}
-
-void membership_host_notice(struct membership *m, const char *host, uint64_t now_us)
-{
-    struct host *h = host_find(m, host);
-
-    if (h == NULL || h->is_going)
-        return;
-    h->is_going = true;
-    strbuf_addf(&m->events, "%shost %s was told to leave", m->events.length > 0 ? ", " : "",
-                host);
-    for (int n = 1; n <= m->worker_count; n++)
-        if (&m->hosts[worker_of(m, n)->host] == h && worker_is_alive(worker_of(m, n)))
-            leave(m, worker_of(m, n));
-    settle(m, now_us);
+    membership_settle(m, now_us);
 }
 
 /* ---- Time ---------------------------------------------------------------------------- */
@@ -583,7 +551,7 @@ uint64_t membership_deadline_us(const struct membership *m)
 
 void membership_tick(struct membership *m, uint64_t now_us)
 {
-    settle(m, now_us);
+    membership_settle(m, now_us);
 }
 
 /* ---- Life ---------------------------------------------------------------------------- */

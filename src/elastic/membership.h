@@ -39,6 +39,9 @@
  *     generation that has met in between, is cut off from them and has failed: of two that
  *     name each other, the worse root.  Otherwise a cut between two hosts would be an endless
  *     series of resets.
+ * 11. A job that is told to leave as a whole starts nobody and forms no generation any more:
+ *     the members get an update, are retired when all of them are ready, and the job ends
+ *     well when the last one has ended, unless one has failed on the way.
  */
 #ifndef HVD_ELASTIC_MEMBERSHIP_H
 #define HVD_ELASTIC_MEMBERSHIP_H
@@ -90,9 +93,10 @@ void membership_disconnected(struct membership *m, int worker, const char *why,
                              uint64_t now_us);
 void membership_ended(struct membership *m, int worker, int code, int signal,
                       const char *text, uint64_t now_us);
-/* This worker, all workers of this host, have been told to leave. */
+/* This worker, all workers of this host, the whole job have been told to leave. */
 void membership_notice(struct membership *m, int worker, uint64_t now_us);
 void membership_host_notice(struct membership *m, const char *host, uint64_t now_us);
+void membership_leave(struct membership *m, uint64_t now_us);
 
 /* When membership_tick is due at the latest; MEMBERSHIP_NONE: never by itself. */
 uint64_t membership_deadline_us(const struct membership *m);

@@ -179,9 +179,10 @@ static void retire_others(struct membership *m, uint64_t now_us)
 
         if (w->state == WORKER_READY && (w->is_member || !worker_is_wanted(m, w, now_us))) {
             action = action_put(m, MEMBER_RETIRE, n);
-            action->text = strdup(w->is_leaving ? "this worker was told to leave, and the "
-                                                  "others go on without it"
-                                                : "its host is not part of the job any more");
+            action->text = strdup(m->is_leaving   ? "the whole job was told to leave"
+                                  : w->is_leaving ? "this worker was told to leave, and the "
+                                                    "others go on without it"
+                                  : "its host is not part of the job any more");
             worker_enter(m, w, WORKER_RETIRED, now_us);
         }
         w->is_member = w->state == WORKER_MEMBER;
@@ -234,7 +235,7 @@ static bool is_within_limit(struct membership *m)
     return true;
 }
 
-void form_generation(struct membership *m, uint64_t now_us)
+static void form_generation(struct membership *m, uint64_t now_us)
 {
     struct candidates c = candidates_new(m);
 
@@ -251,4 +252,12 @@ void form_generation(struct membership *m, uint64_t now_us)
         m->update_key = 0;
     }
     free(c.items);
+}
+
+void form_next(struct membership *m, uint64_t now_us)
+{
+    if (m->is_leaving)
+        retire_others(m, now_us);       /* rule 11: nobody goes on */
+    else
+        form_generation(m, now_us);
 }

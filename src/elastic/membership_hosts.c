@@ -252,7 +252,7 @@ void hosts_failed(struct membership *m, struct worker *w, uint64_t now_us)
 {
     struct host_slot *slot = &m->hosts[w->host].slots[w->slot];
 
-    if (m->is_finishing || m->hosts[w->host].black_until_us > now_us)
+    if (m->is_finishing || m->is_leaving || m->hosts[w->host].black_until_us > now_us)
         return;
     slot->not_before_us = now_us;
     if (slot->restarts < m->opt.restarts_per_slot) {

@@ -3,6 +3,7 @@
  *   membership.c         events, and what follows from them (membership_settle)
  *   membership_hosts.c   hosts, slots, blacklist: which slots are wanted
  *   membership_form.c    a generation: who, in which order, with which numbers
+ *   membership_leave.c   notice to a worker, a host, the whole job
  *   membership_queue.c   actions on their way out, and the texts of what happened
  */
 #ifndef HVD_ELASTIC_MEMBERSHIP_INT_H
@@ -92,6 +93,7 @@ struct membership {
     bool is_broken;                     /* a member is ready, or has gone */
     bool had_failure;                   /* since the generation was formed: sync */
     bool is_finishing;                  /* rule 9 */
+    bool is_leaving;                    /* rule 11 */
     bool is_over;
     uint64_t broken_us;
     uint64_t short_us;                  /* since when slots are too few; 0: they are not */
@@ -115,6 +117,10 @@ struct worker *worker_of(const struct membership *m, int number);
 void worker_enter(struct membership *m, struct worker *w, enum worker_state state,
                   uint64_t now_us);
 bool worker_is_alive(const struct worker *w);   /* may still take part */
+void membership_settle(struct membership *m, uint64_t now_us);
+
+/* membership_leave.c */
+void leave_end(struct membership *m);           /* rule 11: the last worker has ended */
 
 /* membership_hosts.c */
 void hosts_take(struct membership *m, const struct hvd_host *hosts, int count);
@@ -136,7 +142,8 @@ uint64_t hosts_deadline_us(const struct membership *m, uint64_t now_us);
 void hosts_return(struct membership *m, uint64_t now_us);      /* cooldowns that are over */
 
 /* membership_form.c */
-void form_generation(struct membership *m, uint64_t now_us);
+/* All living members are ready: the next generation, or the end of all (rule 11). */
+void form_next(struct membership *m, uint64_t now_us);
 bool form_is_better_root(const struct worker *a, const struct worker *b);
 void form_guess(struct membership *m, int worker, struct member_place *place, int *size_p);
 

@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #define SSH_TRIES 3
+#define LATE_MS 1000                    /* who has not left in time, from SIGTERM to SIGKILL */
 
 /* What is known of a worker beside its rank_state. */
 struct start {
@@ -435,6 +436,29 @@ void elastic_agent_notice(struct launch *job, struct agent_link *link)
     for (int i = 0; e != NULL && i < e->hosts.count; i++)
         if (find_link(job, e->hosts.items[i].name) == link)
             hvd_driver_host_notice(e->driver, e->hosts.items[i].name);
+}
+
+/* ---- Leaving ------------------------------------------------------------------------ */
+
+static void on_late(uv_timer_t *timer)
+{
+    struct launch *job = timer->data;
+
+    output_say(job->output, 2, "horovodrun: the workers have not left within %.0f s "
+               "(--grace-period); they are ended", job->settings->leave_ms / 1e3);
+    job->signal = SIGTERM;
+    launch_begin_end(job, LATE_MS);
+}
+
+bool elastic_leave(struct launch *job)
+{
+    if (job->elastic == NULL || job->state != JOB_RUNNING)
+        return false;
+    output_say(job->output, 2, "horovodrun: SIGTERM: the workers leave after their next "
+               "commit, within %.0f s", job->settings->leave_ms / 1e3);
+    uv_timer_start(&job->limit, on_late, (uint64_t)job->settings->leave_ms, 0);
+    hvd_driver_leave(job->elastic->driver);
+    return true;
 }
 
 /* ---- Hosts -------------------------------------------------------------------------- */

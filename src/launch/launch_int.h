@@ -159,6 +159,8 @@ void elastic_agents_changed(struct launch *job);        /* one is ready, or reac
 void elastic_agent_lost(struct launch *job, struct agent_link *link, const char *why);
 void elastic_agent_done(struct launch *job, struct agent_link *link);
 void elastic_agent_notice(struct launch *job, struct agent_link *link);
+/* Gives notice to all workers; a limit ends them.  False: the job has to be ended instead. */
+bool elastic_leave(struct launch *job);
 void elastic_rank_ended(struct launch *job, int rank);
 bool elastic_reaped(struct launch *job, pid_t pid, int status);
 

@@ -168,11 +168,15 @@ static void on_child(uv_signal_t *handle, int number)
     }
 }
 
+/* SIGTERM is notice to an elastic job (its host goes); another signal, or a second one, is
+ * the end of it. */
 static void on_stop_signal(uv_signal_t *handle, int number)
 {
     struct launch *job = handle->data;
 
     job->signal_count++;
+    if (number == SIGTERM && job->signal_count == 1 && elastic_leave(job))
+        return;
     if (job->signal == 0)
         job->signal = number;
     launch_begin_end(job, job->signal_count > 1 ? 0 : (uint32_t)job->settings->grace_ms);

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from counting_job import Job, nothing_left, sizes               # noqa: F401
-from hvdrun import finish, living, run, wait_until
+from hvdrun import finish, living, run, start, wait_until
 
 
 @pytest.mark.parametrize("victim", [0, 1, 2])
@@ -53,7 +53,7 @@ def test_hosts_are_added_and_removed(tmp_path, slots):
     assert (other["host"], other["start"]) == ("127.0.0.1", slots)
     job.changes.until(lambda: len(job.events("retired")) == slots, 60)
     job.process.send_signal(signal.SIGTERM)
-    assert finish(job.process).code == 1
+    assert finish(job.process).code == 0
 
 
 def test_a_worker_that_was_told_to_leave_leaves(tmp_path):
@@ -62,6 +62,48 @@ def test_a_worker_that_was_told_to_leave_leaves(tmp_path):
     assert done.code == 0 and "localhost[1] was told to leave; 2 workers" in done.error, done
     assert len(job.events("retired")) == 1 and len(job.events("done")) == 2
     assert all(e["state"] > 20 for e in job.events("retired"))
+
+
+def test_the_whole_job_is_told_to_leave(tmp_path):
+    """SIGTERM to horovodrun: all complete a commit, none is killed, and the job ends with 0."""
+    job = Job(tmp_path, "-np", "3", "--min-np", "1", "-H", "localhost:2,127.0.0.1:1",
+              steps=100000)
+    job.wait("step", lambda e: e["state"] > 5)
+    job.process.send_signal(signal.SIGTERM)
+    done = job.finish()
+    assert done.code == 0 and "its workers have left after their last commit" in done.error, done
+    left = job.events("retired")
+    assert len(left) == 3 and {e["state"] for e in left} == {job.events("step")[-1]["state"]}
+
+
+def test_a_job_that_does_not_leave_in_time_is_ended(tmp_path):
+    job = Job(tmp_path, "-np", "2", "--min-np", "1", "--grace-period", "1", steps=100000,
+              do="stop 1 at 9", env=dict(HOROVOD_HEARTBEAT_SECONDS="60"))
+    job.changes.until((tmp_path / "journal.stop-1-at-9").exists, 60)
+    job.process.send_signal(signal.SIGTERM)
+    done = job.finish()
+    assert done.code == 1 and "have not left within 1 s" in done.error, done
+    assert "stopped by SIGTERM" in done.error
+
+
+def test_a_second_sigterm_does_not_wait(tmp_path):
+    job = Job(tmp_path, "-np", "2", "--min-np", "1", "--grace-period", "600", steps=100000,
+              do="stop 1 at 9", env=dict(HOROVOD_HEARTBEAT_SECONDS="600"))
+    job.changes.until((tmp_path / "journal.stop-1-at-9").exists, 60)
+    job.process.send_signal(signal.SIGTERM)
+    said = job.process.stderr
+    while b"the workers leave after their next commit" not in said.readline():
+        pass
+    job.process.send_signal(signal.SIGTERM)
+    assert job.finish().code == 1
+
+
+def test_sigterm_before_the_training_has_begun_ends_the_job():
+    process = start("-np", "2", "--min-np", "1", "sh", "-c", "echo here; exec sleep 600")
+    process.stdout.readline()
+    process.send_signal(signal.SIGTERM)
+    done = finish(process)
+    assert done.code == 1 and "before its training had begun" in done.error, done
 
 
 def test_a_stopped_worker_is_found(tmp_path):

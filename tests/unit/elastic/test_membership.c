@@ -585,6 +585,68 @@ TEST(a_retired_worker_that_stays_is_stopped)
     CHECK(workers[2].stopped);
 }
 
+TEST(a_job_that_is_told_to_leave_ends_after_a_commit)
+{
+    begin_job(defaults(3, 2, 3), "a:2 b:1", 3);
+    die(3, 9);
+    ready(1, true, 1);
+    ready(2, true, 1);
+    CHECK_EQ(assign_count, 2);
+    membership_leave(m, now);
+    take();
+    CHECK_EQ(workers[1].update, (unsigned)(ELASTIC_REMOVED | ELASTIC_LEAVE));
+    CHECK_EQ(workers[2].update, (unsigned)(ELASTIC_REMOVED | ELASTIC_LEAVE));
+    ready(1, false, 2);
+    CHECK(!workers[1].retired && !is_over);     /* the other one has its commit to complete */
+    ready(2, false, 2);
+    CHECK(workers[1].retired && workers[2].retired && !is_over);
+    finish(1);
+    finish(2);
+    CHECK(is_over && is_ok);
+    CHECK_EQ(assign_count, 2);
+}
+
+TEST(a_job_that_leaves_starts_and_takes_in_nobody)
+{
+    begin_job(defaults(2, 1, 3), "a:2", 2);
+    hosts("a:3");
+    CHECK_EQ(started_count, 3);
+    membership_leave(m, now);
+    take();
+    CHECK(workers[3].stopped);
+    hosts("a:3 b:1");
+    CHECK_EQ(started_count, 3);
+    ready(1, false, 1);
+    ready(2, false, 1);
+    finish(1);
+    finish(2);
+    CHECK(!is_over);
+    die(3, 15);
+    CHECK(is_over && is_ok);
+}
+
+TEST(a_worker_that_dies_while_the_job_leaves_is_reported)
+{
+    begin_job(defaults(2, 1, 2), "a:1 b:1", 2);
+    membership_leave(m, now);
+    take();
+    die(2, 9);
+    ready(1, true, 1);
+    CHECK(workers[1].retired);
+    finish(1);
+    CHECK(is_over && !is_ok);
+    CHECK_EQ(blamed, 2);
+}
+
+TEST(a_job_that_is_told_to_leave_before_it_has_begun_is_over)
+{
+    begin(defaults(2, 1, 2));
+    hosts("a:2");
+    membership_leave(m, now);
+    take();
+    CHECK(is_over && !is_ok);
+}
+
 /* ---- The end ------------------------------------------------------------------------- */
 
 TEST(who_is_left_goes_on_when_one_has_finished)

@@ -152,6 +152,8 @@ static void disturb(void)
         membership_discovery_failed(m, "it does not work", now);
     else if (what == 3)
         membership_host_notice(m, pick(2) != 0 ? "a" : "c", now);
+    else if (what == 9 && pick(40) == 0)
+        membership_leave(m, now);
     else if (number == 0 || people[number].life == DEAD)
         return;
     else if (what == 4)
