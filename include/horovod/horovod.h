@@ -2,7 +2,7 @@
  * horovod.h: the worker side of libhvd, usable from plain C.
  *
  * Chapters: 1 status and errors, 2 life cycle, 3 memory, 4 operations, 5 handles,
- * 6 process sets, 7 diagnostics.
+ * 6 process sets, 7 diagnostics, 8 GPUs.
  *
  * Thread: every function may be called from any thread, unless its comment says
  * otherwise.  In a forked child every function that needs a job fails with HVD_FORKED.
@@ -47,7 +47,8 @@ extern "C" {
     X(FORKED,      PROCESS, "called in a forked child")                                \
     X(NOMEM,       PROCESS, "out of memory")                                           \
     X(SYS,         PROCESS, "system call failed")                                      \
-    X(RETIRED,     PROCESS, "this worker is no longer needed")
+    X(RETIRED,     PROCESS, "this worker is no longer needed")                         \
+    X(DEVICE,      JOB,     "a GPU or one of its libraries failed")
 
 enum hvd_status {
 #define HVD_STATUS_ENUM(name, scope, text) HVD_##name,
@@ -230,7 +231,8 @@ struct hvd_request {
     enum hvd_reduce reduce;             /* ALLREDUCE, REDUCESCATTER (SUM, AVERAGE) */
     int root;                           /* BROADCAST: a global rank */
     int process_set;                    /* 0 is the global set */
-    int device;                         /* -1 is the CPU */
+    int device;                         /* -1 is the CPU; else the GPU, by CUDA's index in this
+                                         * process, that input and output lie on */
     const char *name;                   /* NULL: counted per set and kind */
     const void *input;                  /* borrowed until the handle is done */
     void *output;                       /* NULL: allocated by the runtime, hvd_output;
@@ -241,6 +243,8 @@ struct hvd_request {
     const int64_t *splits;              /* ALLTOALL: rows for each set rank, or NULL */
     const char *problem;                /* not NULL: this rank cannot take part and says
                                          * why, so that the others fail, too */
+    uint64_t stream;                    /* GPU: the CUDA stream (its handle) on which input and
+                                         * output are ready; 0: the default one */
 };
 
 typedef int64_t hvd_handle;             /* > 0 */
@@ -309,6 +313,7 @@ struct hvd_output {
     const int64_t *splits;              /* ALLTOALL: rows received, set_size of them;
                                          * valid until hvd_release */
     int64_t value;                      /* JOIN: the rank that joined last */
+    int device;                         /* of data; -1: the CPU */
 };
 
 /* The output of tensor `index` of a finished handle. */
@@ -327,6 +332,11 @@ enum hvd_status hvd_take_output(hvd_handle handle, int index, struct hvd_output 
 enum hvd_status hvd_run_take(const struct hvd_request *req, struct hvd_output *out,
                              int64_t *splits, int room, hvd_handle *handle_p,
                              struct hvd_error *err);
+
+/* A handle that is done: the CUDA stream waits for the end of its operation, this thread does not.
+ * Needed where HOROVOD_ENABLE_ASYNC_COMPLETION lets handles be done when the work is queued; else,
+ * and for the CPU, there is nothing to wait for. */
+enum hvd_status hvd_stream_wait(hvd_handle handle, uint64_t stream, struct hvd_error *err);
 
 /* ---- 6. Process sets ------------------------------------------------------------ */
 
@@ -363,6 +373,30 @@ size_t hvd_algorithms_text(char *buffer, size_t capacity);
 
 /* A line per configuration row: name, value, default, source. */
 size_t hvd_config_text(char *buffer, size_t capacity);
+
+/* ---- 8. GPUs --------------------------------------------------------------------- */
+
+enum { HVD_GPU_NONE, HVD_GPU_HOST, HVD_GPU_NCCL };
+
+/* What this process alone can do; the ranks of a process set agree at their first operation. */
+struct hvd_gpu {
+    uint32_t size;
+    int backend;                        /* NONE: requests for a GPU are refused; HOST: through
+                                         * host memory; NCCL */
+    int nccl_version;                   /* as ncclGetVersion says it; 0: none */
+    char driver[256], nccl[256];        /* libraries that were loaded */
+    char reason[256];                   /* why not more; "" */
+};
+
+/* Loads the CUDA driver and NCCL if they are there; does not initialise CUDA.  Needs no job. */
+void hvd_gpu_info(struct hvd_gpu *info);
+
+/* Loads NCCL alone; 0: not there.  Needs no job. */
+int hvd_nccl_version(void);
+
+/* Directories, with ':' between them, in which NCCL and CUDA are looked for before the system's.
+ * Before the first GPU tensor. */
+void hvd_gpu_search(const char *directories);
 
 #pragma GCC visibility pop
 #ifdef __cplusplus

@@ -64,6 +64,19 @@ def submit(op: int, reduce: int, process_set: int, root: int, prescale: float,
     """tensors: (wire name or None, input pointer, output pointer or 0, dtype, shape, splits or
     None) each; several make a group with one handle."""
 
+def submit_device(op: int, reduce: int, process_set: int, root: int, prescale: float,
+                  postscale: float, tensors: Sequence[tuple], problem: Optional[str],
+                  device: int, stream: int, /) -> int:
+    """As submit, of tensors on a GPU; stream: the handle of the caller's current one."""
+
+def stream_wait(handle: int, stream: int, /) -> None:
+    """The stream waits for the end of an operation that is done."""
+
+def gpu_info() -> Tuple[str, int, str, str, str]:
+    """(none, host or nccl, NCCL's version, driver, NCCL, why not more); loads the libraries."""
+
+def nccl_version() -> int: ...
+def gpu_search(directories: str, /) -> None: ...
 def poll(handle: int, /) -> bool: ...
 def wait(handle: int, timeout: float = -1.0, /) -> bool:
     """False when the time is over; raises what the operation failed with."""

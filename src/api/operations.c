@@ -2,6 +2,7 @@
 #include "api/job.h"
 
 #include "base/strbuf.h"
+#include "gpu/gpu.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -117,6 +118,28 @@ enum hvd_status hvd_take_output(hvd_handle handle, int index, struct hvd_output 
     WITH_JOB(engine_output(job->engine, handle, index, true, out, err));
 }
 
+enum hvd_status hvd_stream_wait(hvd_handle handle, uint64_t stream, struct hvd_error *err)
+{
+    WITH_JOB(engine_stream_wait(job->engine, handle, stream, err));
+}
+
+/* ---- GPUs ---------------------------------------------------------------------------- */
+
+void hvd_gpu_info(struct hvd_gpu *info)
+{
+    gpu_find(info);
+}
+
+int hvd_nccl_version(void)
+{
+    return gpu_nccl_version();
+}
+
+void hvd_gpu_search(const char *directories)
+{
+    gpu_search(directories);
+}
+
 /* ---- Memory -------------------------------------------------------------------------- */
 
 void *hvd_alloc(size_t bytes)
@@ -128,6 +151,8 @@ void hvd_free(void *p)
 {
     if (p != NULL && arena_owns(p))
         arena_free(p);
+    else if (gpu_owns(p))
+        gpu_free(p);
     else
         free(p);
 }

@@ -1,5 +1,5 @@
 /* engine.c: life of the engine, and the entry points of other threads. */
-#include "engine/engine_int.h"
+#include "engine/device.h"
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -64,6 +64,7 @@ enum hvd_status engine_new(const struct engine_options *opt, struct engine **eng
     e->spin_us = mesh_spin_us(opt->mesh);
     e->has_sockets = mesh_has_sockets(opt->mesh);
     e->next_id = 1;
+    e->device_index = -1;
     list_init(&e->running);
     list_init(&e->batches);
     list_init(&e->early);
@@ -180,8 +181,11 @@ void engine_free(struct engine *e)
         free(node);                     /* node is its first member */
     free_handles(e);
     handle_free(e->spare);
-    for (int i = 0; i < e->fusion_count; i++)
+    gpu_close();
+    for (int i = 0; i < e->fusion_count; i++) {
+        gpu_unpin(e->fusion[i].at);
         output_free(e->fusion[i].at);
+    }
     free(e->fusion);
     stall_free(e);
     tune_free(e->tune);
@@ -350,24 +354,29 @@ out:
     return status;
 }
 
-static struct handle *submit_new(int count, struct hvd_error *err)
+static enum hvd_status submit_new(const struct hvd_request *req, int count,
+                                  struct handle **handle_p, struct hvd_error *err)
 {
     struct handle *h = handle_new(count);
+    enum hvd_status status;
 
     if (h == NULL)
-        error_set(err, HVD_NOMEM, -1, "no memory for a handle");
-    for (int i = 0; h != NULL && i < count; i++)
+        return error_set(err, HVD_NOMEM, -1, "no memory for a handle");
+    for (int i = 0; i < count; i++)
         h->entries[i].submit_us = clock_us();
-    return h;
+    status = device_note_caller(h, req, count, err);
+    if (status != HVD_OK)
+        handle_free(h);
+    *handle_p = status == HVD_OK ? h : NULL;
+    return status;
 }
 
 static enum hvd_status submit(struct engine *e, const struct hvd_request *req, int count,
                               bool waits, hvd_handle *handle_p, struct hvd_error *err)
 {
-    struct handle *h = submit_new(count, err);
+    struct handle *h = NULL;
 
-    if (h == NULL)
-        return HVD_NOMEM;
+    TRY(submit_new(req, count, &h, err));
     return engine_submit_handle(e, h, req, waits, handle_p, err);
 }
 
@@ -381,10 +390,9 @@ enum hvd_status engine_submit_then(struct engine *e, const struct hvd_request *r
                                    int count, hvd_done_fn done, void *context,
                                    hvd_handle *handle_p, struct hvd_error *err)
 {
-    struct handle *h = submit_new(count, err);
+    struct handle *h = NULL;
 
-    if (h == NULL)
-        return HVD_NOMEM;
+    TRY(submit_new(req, count, &h, err));
     h->then = malloc(sizeof *h->then);
     if (h->then == NULL) {
         handle_free(h);
@@ -471,8 +479,22 @@ enum hvd_status engine_output(struct engine *e, hvd_handle id, int index, bool t
     out->set_size = t->set_size;
     out->splits = t->recv_rows;
     out->value = t->value;
+    out->device = t->form.device ? h->device : -1;
     if (take)
         t->own_output = false;
+    return HVD_OK;
+}
+
+enum hvd_status engine_stream_wait(struct engine *e, hvd_handle id, uint64_t stream,
+                                   struct hvd_error *err)
+{
+    struct handle *h = handle_find(e, id);
+
+    if (h == NULL || !atomic_load_explicit(&h->done, memory_order_acquire))
+        return unknown_handle(id, err);
+    for (int i = 0; i < h->count; i++)
+        if (h->entries[i].end != NULL)
+            TRY(gpu_event_wait(h->entries[i].end, stream, err));
     return HVD_OK;
 }
 

@@ -50,6 +50,8 @@ enum hvd_status engine_wait(struct engine *e, hvd_handle id, int64_t timeout_us,
 void engine_release(struct engine *e, hvd_handle id);
 enum hvd_status engine_output(struct engine *e, hvd_handle id, int index, bool take,
                               struct hvd_output *out, struct hvd_error *err);
+enum hvd_status engine_stream_wait(struct engine *e, hvd_handle id, uint64_t stream,
+                                   struct hvd_error *err);
 
 /* Collective over all ranks; the id is the value of the handle's output. */
 enum hvd_status engine_submit_add_set(struct engine *e, const int *ranks, int count,

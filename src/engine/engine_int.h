@@ -93,6 +93,8 @@ struct engine {
                                          * to DOZE_AFTER */
     double spin_us;
 
+    int device_index;                   /* GPU that this process used last; -1: none */
+    uint64_t cancel_until_us;           /* works of GPUs that fail are waited for; 0: not yet */
     struct { char *at; size_t bytes; bool used; } *fusion;      /* buffers, kept */
     int fusion_count;
     struct recorder *recorder;

@@ -21,6 +21,7 @@
 struct cached;
 struct coll_task;
 struct engine;
+struct gpu_event;
 struct handle;
 struct pset;
 struct way;
@@ -62,6 +63,8 @@ struct entry {
     int64_t out_rows;                   /* first dimension of the output */
     int64_t *recv_rows;                 /* owned; alltoall */
     int64_t value;
+    struct gpu_event *end;              /* of its operation, where the caller's stream has to
+                                         * wait for it; or NULL */
 };
 
 /* What is called when a handle is done.  The handle owns it until then, e->completions from
@@ -80,6 +83,8 @@ struct handle {
     atomic_uint done;                   /* futex word: 0, then 1 */
     struct hvd_error err;               /* first failure; HVD_OK */
     int count, left;
+    int device;                         /* of all its tensors; -1: the CPU */
+    struct gpu_event *ready;            /* what the caller's stream had to do before; or NULL */
     struct entry entries[];
 };
 

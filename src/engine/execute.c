@@ -3,6 +3,7 @@
  * packed into a fusion buffer in shared memory, reduced in one collective, and unpacked.
  */
 #include "base/clock.h"
+#include "engine/device.h"
 #include "engine/engine_int.h"
 
 #include <stdlib.h>
@@ -72,6 +73,7 @@ void batch_free(struct engine *e, struct batch *b)
     for (int i = 0; i < b->count; i++)
         plan_release(&b->plans[i]);
     plan_release(&b->all);
+    device_run_free(b->device);
     free(b->counts);
     free(b->segments);
     free(b->plans);
@@ -94,32 +96,33 @@ static void complete_batch(struct engine *e, struct batch *b, enum hvd_status st
     batch_free(e, b);
 }
 
-/* Packs what is not alone, or lets a rank that has joined bring neutral elements. */
-static enum hvd_status fuse_in(struct engine *e, struct batch *b, struct coll_call *call,
-                               struct hvd_error *err)
+enum hvd_status batch_take_room(struct engine *e, struct batch *b, struct hvd_error *err)
 {
+    TRY(pack_plan(b, err));
     b->fused = fusion_get(e, b, pack_bytes(b));
     if (b->fused == NULL)
         return error_set(err, HVD_NOMEM, e->topo->rank,
                          "rank %d: no memory for a fusion buffer", e->topo->rank);
-    trace_batch(e, b, "MEMCPY_IN_FUSION_BUFFER");
-    pack_in(b);
-    call->in = b->fused;
-    call->out = pack_result(b);
     return HVD_OK;
 }
 
-static enum hvd_status start_task(struct engine *e, struct batch *b,
-                                  const struct wire_batch *w, uint32_t turn,
-                                  struct hvd_error *err)
+/* Packs what is not alone, or lets a rank that has joined bring neutral elements. */
+static enum hvd_status fuse_in(struct engine *e, struct batch *b, struct hvd_error *err)
 {
-    bool alone = b->count == 1 && b->entries[0] != NULL;
+    TRY(batch_take_room(e, b, err));
+    trace_batch(e, b, "MEMCPY_IN_FUSION_BUFFER");
+    pack_in(b);
+    return HVD_OK;
+}
+
+enum hvd_status batch_start_task(struct engine *e, struct batch *b, struct hvd_error *err)
+{
+    bool alone = b->fused == NULL;
     struct coll_call call;
 
-    TRY(alone ? HVD_OK : pack_plan(b, err));
-    plan_call(&call, b->set, &w->form, alone ? &b->plans[0] : &b->all);
+    plan_call(&call, b->set, &b->form, alone ? &b->plans[0] : &b->all);
     call.board = b->board;
-    call.turn = turn;
+    call.turn = ++b->set->turns[b->board];
     call.agreed = true;
     for (int i = 0; i < b->count; i++) {
         b->segments[i] = b->counts[i];
@@ -127,14 +130,19 @@ static enum hvd_status start_task(struct engine *e, struct batch *b,
     }
     call.segments = b->segments;
     call.segment_count = b->count;
-    if (alone) {
-        call.in = b->entries[0]->input;
-        call.out = b->entries[0]->output;
-    } else {
-        TRY(fuse_in(e, b, &call, err));
-    }
+    call.in = alone ? b->entries[0]->input : b->fused;
+    call.out = alone ? b->entries[0]->output : pack_result(b);
     trace_batch(e, b, NULL);
     return coll_start(b->set->team, &call, &b->task, err);
+}
+
+static enum hvd_status start(struct engine *e, struct batch *b, struct hvd_error *err)
+{
+    if (b->form.device)
+        return device_begin(e, b, err);
+    if (b->count != 1 || b->entries[0] == NULL)
+        TRY(fuse_in(e, b, err));
+    return batch_start_task(e, b, err);
 }
 
 /* Takes b.  Never fails by itself: what cannot be started ends the job, since the other
@@ -142,7 +150,6 @@ static enum hvd_status start_task(struct engine *e, struct batch *b,
 enum hvd_status execute_batch(struct engine *e, struct pset *s, struct batch *b,
                               const struct wire_batch *w)
 {
-    uint32_t turn = (uint32_t)(s->batches / BATCH_BOARDS) + 1;
     struct hvd_error err;
 
     b->set = s;
@@ -157,11 +164,41 @@ enum hvd_status execute_batch(struct engine *e, struct pset *s, struct batch *b,
         complete_batch(e, b, HVD_OK, NULL);
         return HVD_OK;
     }
-    if (start_task(e, b, w, turn, &err) != HVD_OK) {
+    if (start(e, b, &err) != HVD_OK) {
         b->task = NULL;
         mesh_fail(e->mesh, &err);
     }
     return HVD_OK;
+}
+
+static bool step(struct engine *e, struct batch *b)
+{
+    struct hvd_error err;
+    enum hvd_status status;
+
+    if (b->task == NULL)
+        return false;
+    status = coll_step(b->task, &err);
+    if (status == HVD_AGAIN)
+        return false;
+    coll_finish(b->task);
+    b->task = NULL;
+    if (status == HVD_OK && b->fused != NULL) {
+        trace_batch(e, b, "MEMCPY_OUT_FUSION_BUFFER");
+        pack_out(b);
+    }
+    complete_batch(e, b, status, &err);
+    return true;
+}
+
+static bool step_device(struct engine *e, struct batch *b)
+{
+    struct hvd_error err = {.rank = -1};
+    enum hvd_status status = device_step(e, b, &err);
+
+    if (status != HVD_AGAIN)
+        complete_batch(e, b, status, &err);
+    return status != HVD_AGAIN;
 }
 
 bool execute_step_all(struct engine *e)
@@ -170,22 +207,8 @@ bool execute_step_all(struct engine *e)
 
     list_each_safe(node, &e->batches) {
         struct batch *b = list_entry(node, struct batch, node);
-        struct hvd_error err;
-        enum hvd_status status;
 
-        if (b->task == NULL)
-            continue;
-        status = coll_step(b->task, &err);
-        if (status == HVD_AGAIN)
-            continue;
-        coll_finish(b->task);
-        b->task = NULL;
-        if (status == HVD_OK && b->fused != NULL) {
-            trace_batch(e, b, "MEMCPY_OUT_FUSION_BUFFER");
-            pack_out(b);
-        }
-        complete_batch(e, b, status, &err);
-        moved = true;
+        moved |= b->device != NULL ? step_device(e, b) : step(e, b);
     }
     return moved;
 }
@@ -202,6 +225,8 @@ void execute_fail(struct engine *e, const struct pset *s, enum hvd_status status
         if (b->task != NULL)
             coll_cancel(b->task);
         b->task = NULL;
+        if (b->device != NULL)
+            device_cancel(e, b);
         complete_batch(e, b, status, why);
     }
 }

@@ -20,19 +20,22 @@ static struct full *full_of(const struct way *w)
     return (struct full *)w;
 }
 
-static enum hvd_status full_open(struct engine *e, struct pset *s, struct way **way_p,
-                                 struct hvd_error *err)
+enum hvd_status full_new(struct way **way_p, struct hvd_error *err)
 {
-    struct full *f = s->local ? NULL : calloc(1, sizeof *f);
+    struct full *f = calloc(1, sizeof *f);
 
-    (void)e;
-    if (s->local)
-        return HVD_OK;
     if (f == NULL)
-        return error_set(err, HVD_NOMEM, -1, "no memory for process set %d", s->id);
+        return error_set(err, HVD_NOMEM, -1, "no memory for a way");
     strbuf_init(&f->hits);
     *way_p = &f->way;
     return HVD_OK;
+}
+
+static enum hvd_status full_open(struct engine *e, struct pset *s, struct way **way_p,
+                                 struct hvd_error *err)
+{
+    (void)e;
+    return s->local ? HVD_OK : full_new(way_p, err);
 }
 
 static void full_close(struct way *w)

@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/thread.h"
 #include "engine/engine_int.h"
+#include "gpu/gpu.h"
 
 #include <stdlib.h>
 
@@ -13,6 +14,7 @@ struct handle *handle_new(int count)
     if (h == NULL)
         return NULL;
     h->count = h->left = count;
+    h->device = -1;
     for (int i = 0; i < count; i++) {
         h->entries[i].handle = h;
         h->entries[i].out_rows = -1;
@@ -26,15 +28,17 @@ void handle_free(struct handle *h)
     for (int i = 0; h != NULL && i < h->count; i++) {
         struct entry *t = &h->entries[i];
 
-        if (t->own_output)
-            output_free(t->output);
+        entry_drop_output(t);
+        gpu_event_put(t->end);
         free(t->name);
         free(t->splits);
         free(t->problem);
         free(t->recv_rows);
     }
-    if (h != NULL)
+    if (h != NULL) {
+        gpu_event_put(h->ready);
         free(h->then);
+    }
     free(h);
 }
 

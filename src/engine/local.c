@@ -26,8 +26,7 @@ static void local_close(struct way *w)
 static bool local_fits(const struct way *w, const struct cached *c)
 {
     (void)w;
-    (void)c;
-    return true;
+    return c->form.device == 0;
 }
 
 /* A rank that cannot do its part of what the others have begun ends the job: they would

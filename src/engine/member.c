@@ -72,6 +72,8 @@ enum hvd_status member_cache_add(struct engine *e, struct pset *s, const struct 
     recorder_prepare(&c->done, RECORDER_DONE, c->form.op, s->id,
                      c->count * hvd_dtype_bytes(c->form.dtype), HVD_OK, c->name);
     c->way = ways_choose(s, c);
+    if (c->way == NULL)
+        return HVD_NOMEM;
     s->by_number[c->number] = c;
     return HVD_OK;
 }

@@ -6,6 +6,7 @@
  *                          out: for each member its parts, one after the other
  *   reducescatter          in: for each member its slices of all tensors
  *                          out: this rank's slices, one after the other
+ *   alltoall               one tensor, from a GPU: in: what it sends; out: what it gets
  *
  * Where in and out differ, out follows in, at the next multiple of 64 bytes.
  */
@@ -32,12 +33,32 @@ static bool has_members(const struct batch *b)
     return b->form.op == HVD_ALLGATHER || b->form.op == HVD_REDUCESCATTER;
 }
 
+/* Elements that go in, and that come out. */
+static uint64_t in_count(const struct batch *b)
+{
+    if (b->form.op == HVD_ALLGATHER)
+        return b->all.counts[b->set->self];
+    return b->all.counts != NULL ? sum(b->all.counts, b->set->count)
+                                 : sum(b->counts, b->count);
+}
+
+static uint64_t out_count(const struct batch *b)
+{
+    if (b->form.op == HVD_ALLGATHER)
+        return sum(b->all.counts, b->set->count);
+    if (b->form.op == HVD_ALLTOALL)
+        return sum(b->all.recv_counts, b->set->count);
+    return b->form.op == HVD_REDUCESCATTER ? b->all.counts[b->set->self] : 0;
+}
+
 /* Elements by member over all tensors, for the one call that serves them all. */
 enum hvd_status pack_plan(struct batch *b, struct hvd_error *err)
 {
     int members = b->set->count;
 
     b->all = (struct plan){.out_rows = -1};
+    if (b->form.op == HVD_ALLTOALL)
+        return plan_copy(&b->all, &b->plans[0], members, err);
     if (!has_members(b))
         return HVD_OK;
     b->all.counts = calloc((size_t)members, sizeof *b->all.counts);
@@ -52,14 +73,10 @@ enum hvd_status pack_plan(struct batch *b, struct hvd_error *err)
 size_t pack_bytes(const struct batch *b)
 {
     size_t element = hvd_dtype_bytes(b->form.dtype);
-    uint64_t mine;
 
-    if (!has_members(b))
-        return sum(b->counts, b->count) * element;
-    mine = b->all.counts[b->set->self];
-    return round_up((b->form.op == HVD_ALLGATHER ? mine
-                                            : sum(b->all.counts, b->set->count)) * element) +
-           (b->form.op == HVD_ALLGATHER ? sum(b->all.counts, b->set->count) : mine) * element;
+    if (b->all.counts == NULL)
+        return in_count(b) * element;
+    return round_up(in_count(b) * element) + out_count(b) * element;
 }
 
 /* Where the result lies in the buffer. */
@@ -67,79 +84,96 @@ char *pack_result(const struct batch *b)
 {
     size_t element = hvd_dtype_bytes(b->form.dtype);
 
-    if (b->form.op == HVD_ALLGATHER)
-        return b->fused + round_up(b->all.counts[b->set->self] * element);
-    if (b->form.op == HVD_REDUCESCATTER)
-        return b->fused + round_up(sum(b->all.counts, b->set->count) * element);
-    return b->fused;
+    return b->all.counts == NULL ? b->fused : b->fused + round_up(in_count(b) * element);
 }
 
-static void put_slices(const struct batch *b)
+/* For each member its parts of all tensors. */
+static void walk_members(const struct batch *b, char *packed, pack_fn each, void *context)
 {
     size_t element = hvd_dtype_bytes(b->form.dtype);
-    char *at = b->fused;
 
     for (int m = 0; m < b->set->count; m++)
         for (int i = 0; i < b->count; i++) {
             const struct plan *p = &b->plans[i];
             size_t bytes = p->counts[m] * element;
 
-            memcpy(at, (const char *)b->entries[i]->input + sum(p->counts, m) * element,
-                   bytes);
-            at += bytes;
+            each(context, i, sum(p->counts, m) * element, packed, bytes);
+            packed += bytes;
         }
 }
 
-void pack_in(const struct batch *b)
+void pack_walk_in(const struct batch *b, pack_fn each, void *context)
 {
     size_t element = hvd_dtype_bytes(b->form.dtype);
-    char *at = b->fused;
+    char *packed = b->fused;
 
     if (b->form.op == HVD_REDUCESCATTER) {
-        put_slices(b);
+        walk_members(b, packed, each, context);
         return;
     }
     for (int i = 0; i < b->count; i++) {
         const struct entry *t = b->entries[i];
         uint64_t count = t != NULL ? t->count : b->counts[i];
 
-        if (t == NULL)
-            red_fill_neutral(at, count, b->form.dtype, plan_reduce(b->form.reduce));
-        else
-            memcpy(at, t->input, count * element);
-        at += count * element;
+        if (b->form.op == HVD_ALLTOALL)
+            count = in_count(b);        /* the tensor may have more */
+        each(context, i, 0, packed, count * element);
+        packed += count * element;
     }
 }
 
-static void take_parts(const struct batch *b)
+void pack_walk_out(const struct batch *b, pack_fn each, void *context)
 {
     size_t element = hvd_dtype_bytes(b->form.dtype);
-    const char *at = pack_result(b);
+    char *packed = pack_result(b);
 
-    for (int m = 0; m < b->set->count; m++)
-        for (int i = 0; i < b->count; i++) {
-            const struct plan *p = &b->plans[i];
-            size_t bytes = p->counts[m] * element;
+    if (b->form.op == HVD_ALLGATHER) {
+        walk_members(b, packed, each, context);
+        return;
+    }
+    for (int i = 0; i < b->count; i++) {
+        uint64_t count = has_members(b)                ? b->plans[i].counts[b->set->self]
+                         : b->form.op == HVD_ALLTOALL ? out_count(b)
+                                                       : b->counts[i];
 
-            memcpy((char *)b->entries[i]->output + sum(p->counts, m) * element, at, bytes);
-            at += bytes;
-        }
+        each(context, i, 0, packed, count * element);
+        packed += count * element;
+    }
+}
+
+/* What a rank that has joined brings. */
+void pack_neutral(const struct batch *b, char *packed, size_t bytes)
+{
+    red_fill_neutral(packed, bytes / hvd_dtype_bytes(b->form.dtype), b->form.dtype,
+                     plan_reduce(b->form.reduce));
+}
+
+static void copy_in(void *context, int tensor, size_t at, char *packed, size_t bytes)
+{
+    const struct batch *b = context;
+    const struct entry *t = b->entries[tensor];
+
+    if (t == NULL)
+        pack_neutral(b, packed, bytes);
+    else
+        memcpy(packed, (const char *)t->input + at, bytes);
+}
+
+static void copy_out(void *context, int tensor, size_t at, char *packed, size_t bytes)
+{
+    const struct batch *b = context;
+    const struct entry *t = b->entries[tensor];
+
+    if (t != NULL)
+        memcpy((char *)t->output + at, packed, bytes);
+}
+
+void pack_in(const struct batch *b)
+{
+    pack_walk_in(b, copy_in, (void *)b);
 }
 
 void pack_out(const struct batch *b)
 {
-    size_t element = hvd_dtype_bytes(b->form.dtype);
-    const char *at = pack_result(b);
-
-    if (b->form.op == HVD_ALLGATHER) {
-        take_parts(b);
-        return;
-    }
-    for (int i = 0; i < b->count; i++) {
-        uint64_t count = has_members(b) ? b->plans[i].counts[b->set->self] : b->counts[i];
-
-        if (b->entries[i] != NULL)
-            memcpy(b->entries[i]->output, at, count * element);
-        at += count * element;
-    }
+    pack_walk_out(b, copy_out, (void *)b);
 }

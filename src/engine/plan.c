@@ -1,5 +1,6 @@
 /* plan.c: what a response means for the buffers of this rank. */
 #include "engine/engine_int.h"
+#include "gpu/gpu.h"
 
 #include <stdlib.h>
 
@@ -21,6 +22,15 @@ void output_free(void *p)
         arena_free(p);
     else
         free(p);
+}
+
+void entry_drop_output(struct entry *t)
+{
+    if (t->own_output && t->form.device)
+        gpu_free(t->output);
+    else if (t->own_output)
+        output_free(t->output);
+    t->own_output = false;
 }
 
 enum red_op plan_reduce(uint8_t reduce)
@@ -191,7 +201,7 @@ enum hvd_status entry_prepare_output(struct entry *t, const struct plan *p,
         TRY(take_rows(t, t->set->count, err));
         memcpy(t->recv_rows, p->recv_rows, (size_t)t->set->count * sizeof *t->recv_rows);
     }
-    if (t->form.op == HVD_BARRIER)
+    if (t->form.op == HVD_BARRIER || t->form.device)    /* device memory: device.c */
         return HVD_OK;
     return take_output(t, p->out_count * hvd_dtype_bytes(t->form.dtype), err);
 }

@@ -27,6 +27,7 @@ struct batch {
     struct pset *set;
     uint32_t board;
     struct coll_task *task;
+    struct device_run *device;          /* of tensors on GPUs: how far they are; else NULL */
     struct plan *plans;                 /* by tensor */
     struct plan all;                    /* of the fused call, see pack.c */
     char *fused;                        /* fusion buffer, or scratch of a joined rank */
@@ -54,6 +55,7 @@ enum hvd_status entry_place(struct entry *t, const struct tensor_form *f, int me
 void plan_open_counts(uint64_t *counts, const struct tensor_form *f, const struct pset *s,
                       int64_t rows, const int64_t *splits);
 void output_free(void *p);
+void entry_drop_output(struct entry *t);        /* frees it if it is ours */
 void *output_alloc(size_t bytes);
 
 /* execute.c */
@@ -62,6 +64,10 @@ enum hvd_status execute_batch(struct engine *e, struct pset *s, struct batch *b,
 struct batch *batch_new(int count);
 void batch_free(struct engine *e, struct batch *b);
 bool execute_step_all(struct engine *e);
+/* A fusion buffer for all of b, and the collective over it (or over the one tensor that is alone);
+ * for device.c, too. */
+enum hvd_status batch_take_room(struct engine *e, struct batch *b, struct hvd_error *err);
+enum hvd_status batch_start_task(struct engine *e, struct batch *b, struct hvd_error *err);
 void execute_fail(struct engine *e, const struct pset *s, enum hvd_status status,
                   const struct hvd_error *why);
 
@@ -69,6 +75,11 @@ void execute_fail(struct engine *e, const struct pset *s, enum hvd_status status
 enum hvd_status pack_plan(struct batch *b, struct hvd_error *err);
 size_t pack_bytes(const struct batch *b);
 char *pack_result(const struct batch *b);
+/* `each` is told which bytes of which tensor lie where in the buffer. */
+typedef void (*pack_fn)(void *context, int tensor, size_t at, char *packed, size_t bytes);
+void pack_walk_in(const struct batch *b, pack_fn each, void *context);
+void pack_walk_out(const struct batch *b, pack_fn each, void *context);
+void pack_neutral(const struct batch *b, char *packed, size_t bytes);
 void pack_in(const struct batch *b);
 void pack_out(const struct batch *b);
 

@@ -1,4 +1,5 @@
 /* procset.c: process sets of this rank: the global one, static and dynamic ones. */
+#include "engine/device.h"
 #include "engine/engine_int.h"
 
 #include <stdlib.h>
@@ -71,6 +72,7 @@ enum hvd_status pset_new(struct engine *e, int id, int slot, uint32_t epoch,
     s->slot = slot;
     s->epoch = epoch;
     s->count = count;
+    s->device_index = -1;
     s->self = position_of(ranks, count, e->topo->rank);
     list_init(&s->responses);
     strbuf_init(&s->requests);
@@ -112,6 +114,7 @@ void pset_free(struct engine *e, struct pset *s)
     while ((node = list_pop(&s->responses)) != NULL)
         free(list_entry(node, struct inbound, node));
     ways_close(s);
+    device_close(s);
     if (s->team != NULL)
         coll_team_free(s->team);
     neg_free(s->neg);

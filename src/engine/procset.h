@@ -54,7 +54,10 @@ struct pset {
     struct list responses;              /* inbound, oldest first */
     bool ended;                         /* the last one has come; or we have sent it */
     uint32_t seq;                       /* last response done */
-    uint64_t batches;                   /* batches started: gives board and turn */
+    uint64_t batches;                   /* batches started: gives the board */
+    uint32_t turns[BATCH_BOARDS];       /* last turns of their boards */
+    int device_index;                   /* GPU of this rank in this set; -1: none yet */
+    struct device_set *device;          /* what the members agreed on for GPUs; or NULL */
     uint64_t running_mask;              /* boards of batches that run */
     int running, orphans;
     int joined_count;

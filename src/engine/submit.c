@@ -1,6 +1,6 @@
 /* submit.c: from a user's request to an entry that is announced or started. */
 #include "base/clock.h"
-#include "engine/engine_int.h"
+#include "engine/device.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -126,7 +126,7 @@ enum hvd_status entry_fill(struct engine *e, struct entry *t,
     t->form.op = (uint8_t)req->op;
     t->form.dtype = (uint8_t)req->dtype;
     t->form.reduce = (uint8_t)req->reduce;
-    t->form.device = req->device >= 0;
+    t->form.device = req->device >= 0 && req->op < HVD_BARRIER;
     t->form.prescale = req->prescale == 0 ? 1.0 : req->prescale;
     t->form.postscale = req->postscale == 0 ? 1.0 : req->postscale;
     t->input = req->input;
@@ -150,6 +150,8 @@ enum hvd_status entry_fill(struct engine *e, struct entry *t,
         TRY(check_root(t, req, err));
     if (req->op == HVD_BARRIER || req->op == HVD_JOIN)
         t->count = 0;
+    if (t->form.device)
+        TRY(device_check(e, t, req, err));
     TRY(set_name(t, req, err));
     if (hash_get(&t->set->inflight, t->name, t->name_bytes) != NULL)
         return error_set(err, HVD_INVALID, -1,

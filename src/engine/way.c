@@ -1,5 +1,6 @@
 /* way.c: what is asked of all ways of a process set, and of all entries under way. */
 #include "engine/engine_int.h"
+#include "engine/full.h"
 
 #include <stdlib.h>
 
@@ -36,12 +37,28 @@ void ways_close(struct pset *s)
     s->way_count = 0;
 }
 
-struct way *ways_choose(const struct pset *s, const struct cached *c)
+/* Within a host a device's names go by number as well, since the order of its operations is
+ * that of the responses: `full` is opened with the first of them. */
+static struct way *open_for_device(struct pset *s)
+{
+    struct hvd_error err;
+    struct way *w = NULL;
+
+    if (s->way_count == WAYS_MAX || full_new(&w, &err) != HVD_OK)
+        return NULL;
+    w->ops = &way_full;
+    w->set = s;
+    s->ways[s->way_count++] = w;
+    return w;
+}
+
+struct way *ways_choose(struct pset *s, const struct cached *c)
 {
     each_way(w, s)
         if (w->ops->fits(w, c))
             return w;
-    BUG_ON(true);                       /* `local` or `full` fits everything */
+    BUG_ON(c->form.device == 0);        /* `local` or `full` fits everything else */
+    return open_for_device(s);
 }
 
 void ways_forget(struct pset *s, struct cached *c)
@@ -227,9 +244,8 @@ static void start_over(struct engine *e, struct entry *t)
     t->way->ops->withdraw(t);
     t->way = NULL;
     if (t->own_output) {
-        output_free(t->output);
+        entry_drop_output(t);
         t->output = NULL;
-        t->own_output = false;
     }
     free(t->recv_rows);
     t->recv_rows = NULL;

@@ -3,8 +3,8 @@
  * order; the first that fits a name, when the name gets its number, has it until the number is
  * taken back.  All members choose alike: what they choose by is what they have agreed on.
  *
- *   local   all members share this host: the task on the board of the number is announcement
- *           and operation at once
+ *   local   on the CPU, all members share this host: the task on the board of the number is
+ *           announcement and operation at once
  *   eager   small, between hosts: it travels with its announcement
  *   relay   announced by number, through the leader of this host; run by a response
  *   full    announced by number to the coordinator (or to the leader); run by a response
@@ -18,9 +18,8 @@
  * its number was taken back meanwhile (dying), its struct cached: whoever calls them does not
  * use either afterwards.  A way goes after the last name and the last entry of its set.
  *
- * A way whose operations end elsewhere (a device with a thread of its own) keeps its entries
- * in e->running; its thread notes what has ended and calls mesh_kick, and the engine's
- * thread finds it in `step`.
+ * Tensors on a GPU go by a response, also within a host: their operations must have one order on
+ * all members (device.h).
  */
 #ifndef HVD_ENGINE_WAY_H
 #define HVD_ENGINE_WAY_H
@@ -106,7 +105,8 @@ extern const struct way_ops way_local, way_eager, way_relay, way_full;
 
 enum hvd_status ways_open(struct engine *e, struct pset *s, struct hvd_error *err);
 void ways_close(struct pset *s);
-struct way *ways_choose(const struct pset *s, const struct cached *c);
+/* NULL: no memory. */
+struct way *ways_choose(struct pset *s, const struct cached *c);
 void ways_forget(struct pset *s, struct cached *c);
 
 uint32_t ways_pending(const struct pset *s);

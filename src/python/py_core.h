@@ -97,6 +97,7 @@ int core_opened(enum hvd_status status, const struct hvd_error *err);
 /* tensor.name, and whether it is the object `wanted`; -1: raised. */
 int core_attr_is(PyObject *object, PyObject *name, PyObject *wanted);
 
+extern PyMethodDef py_gpu_methods[];
 extern PyMethodDef py_tensor_methods[];
 PyObject *py_set_where(PyObject *mod, PyObject *args);
 PyObject *py_copy_start(PyObject *mod, PyObject *list);

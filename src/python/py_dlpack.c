@@ -11,7 +11,7 @@
 
 #include <stdlib.h>
 
-enum { DLPACK_CPU = 1 };
+enum { DLPACK_CPU = 1, DLPACK_CUDA = 2 };
 enum { DLPACK_INT = 0, DLPACK_UINT = 1, DLPACK_FLOAT = 2, DLPACK_BFLOAT = 4, DLPACK_BOOL = 6 };
 
 struct dlpack_tensor {
@@ -97,6 +97,12 @@ static void describe(struct dlpack_tensor *t, int64_t *dims, void *data,
 
 PyObject *dlpack_new(void *data, enum hvd_dtype dtype, int ndim, const int64_t *shape)
 {
+    return dlpack_new_on(-1, data, dtype, ndim, shape);
+}
+
+PyObject *dlpack_new_on(int device, void *data, enum hvd_dtype dtype, int ndim,
+                        const int64_t *shape)
+{
     struct dlpack_managed *m = calloc(1, sizeof(*m));
     PyObject *capsule;
 
@@ -106,6 +112,10 @@ PyObject *dlpack_new(void *data, enum hvd_dtype dtype, int ndim, const int64_t *
     }
     m->deleter = managed_delete;
     describe(&m->tensor, m->dims, data, dtype, ndim, shape);
+    if (device >= 0) {
+        m->tensor.device_type = DLPACK_CUDA;
+        m->tensor.device_id = device;
+    }
     capsule = PyCapsule_New(m, "dltensor", capsule_end);
     if (capsule == NULL)
         managed_delete(m);

@@ -11,6 +11,10 @@
  * DLPack's bool. */
 PyObject *dlpack_new(void *data, enum hvd_dtype dtype, int ndim, const int64_t *shape);
 
+/* The same for memory of a GPU; -1: of the host. */
+PyObject *dlpack_new_on(int device, void *data, enum hvd_dtype dtype, int ndim,
+                        const int64_t *shape);
+
 /* The table of functions of a framework, from its capsule; NULL: none that we know. */
 const struct dlpack_exchange *dlpack_exchange_of(PyObject *capsule);
 /* Of a tensor of that framework.  1: done; 0: not dense, contiguous, on the CPU; -1: raised. */

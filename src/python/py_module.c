@@ -469,7 +469,8 @@ static int module_exec(PyObject *mod)
     Py_INCREF(s->error);
     if (PyModule_AddObject(mod, "Error", s->error) != 0)
         return -1;
-    if (PyModule_AddFunctions(mod, py_tensor_methods) != 0)
+    if (PyModule_AddFunctions(mod, py_tensor_methods) != 0 ||
+        PyModule_AddFunctions(mod, py_gpu_methods) != 0)
         return -1;
     if (add_texts(mod, "OPS", op_text) != 0 || add_texts(mod, "DTYPES", dtype_text) != 0 ||
         add_texts(mod, "IDENTITY", identity_text) != 0)

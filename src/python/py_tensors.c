@@ -638,16 +638,13 @@ static bool read_tuple(PyObject *tuple, struct requests *b, int i)
     return batch_splits(b, i, splits);
 }
 
-/* submit(op, reduce, set, root, prescale, postscale, tensors, problem) */
-static PyObject *py_submit(PyObject *mod, PyObject *const *args, Py_ssize_t count)
+/* Submits the tensors and the problem that follow the first arguments. */
+static PyObject *submit_tuples(PyObject *mod, PyObject *const *args, struct hvd_request common)
 {
     PyObject *list, *result = NULL;
-    struct hvd_request common;
     struct requests b;
     bool ok;
 
-    if (wrong_count(count, COMMON_ARGS + 2) || !read_common(args, &common))
-        return NULL;
     common.problem = read_text(args[COMMON_ARGS + 1], &ok);
     list = ok ? PySequence_List(args[COMMON_ARGS]) : NULL;
     if (list == NULL)
@@ -660,6 +657,28 @@ static PyObject *py_submit(PyObject *mod, PyObject *const *args, Py_ssize_t coun
     batch_release(&b);
     Py_DECREF(list);
     return result;
+}
+
+/* submit(op, reduce, set, root, prescale, postscale, tensors, problem) */
+static PyObject *py_submit(PyObject *mod, PyObject *const *args, Py_ssize_t count)
+{
+    struct hvd_request common;
+
+    if (wrong_count(count, COMMON_ARGS + 2) || !read_common(args, &common))
+        return NULL;
+    return submit_tuples(mod, args, common);
+}
+
+/* submit_device(op, reduce, set, root, prescale, postscale, tensors, problem, device, stream) */
+static PyObject *py_submit_device(PyObject *mod, PyObject *const *args, Py_ssize_t count)
+{
+    struct hvd_request common;
+
+    if (wrong_count(count, COMMON_ARGS + 4) || !read_common(args, &common))
+        return NULL;
+    common.device = (int)PyLong_AsLong(args[COMMON_ARGS + 2]);
+    common.stream = PyLong_AsUnsignedLongLong(args[COMMON_ARGS + 3]);
+    return PyErr_Occurred() ? NULL : submit_tuples(mod, args, common);
 }
 
 /* ---- handles -------------------------------------------------------------------- */
@@ -742,7 +761,8 @@ static PyObject *py_output(PyObject *mod, PyObject *args)
     if (hvd_take_output(handle, index, &out, &err) != HVD_OK)
         return core_raise(core_of(mod), &err);
     splits = splits_list(&out);
-    capsule = dlpack_new(out.data, (enum hvd_dtype)dtype, out.ndim, out.shape);
+    capsule = dlpack_new_on(out.device, out.data, (enum hvd_dtype)dtype, out.ndim,
+                            out.shape);
     if (splits == NULL || capsule == NULL) {
         Py_XDECREF(splits);
         Py_XDECREF(capsule);
@@ -792,6 +812,9 @@ PyMethodDef py_tensor_methods[] = {
      "splits, grouped) -> handle, or NotImplemented as above"},
     {"submit", (PyCFunction)(void (*)(void))py_submit, METH_FASTCALL,
      "submit(op, reduce, set, root, prescale, postscale, tensors, problem) -> handle"},
+    {"submit_device", (PyCFunction)(void (*)(void))py_submit_device, METH_FASTCALL,
+     "submit_device(op, reduce, set, root, prescale, postscale, tensors, problem, device, "
+     "stream) -> handle: as submit, of tensors on a GPU"},
     {"poll", py_poll, METH_O, NULL},
     {"wait", py_wait, METH_VARARGS, "wait(handle, timeout=-1.0) -> bool"},
     {"release", py_release, METH_O, NULL},

@@ -3,7 +3,7 @@
  * checked against what is left before it is used.
  *
  * u8 kind, then
- *   EXECUTE      u8 op | u8 dtype | u8 reduce | i32 root | f64 | f64 | u32 n | n tensors
+ *   EXECUTE      u8 op | u8 dtype, 0x80: on a GPU | u8 reduce | i32 root | f64 | f64 | u32 n | n tensors
  *     tensor     u16 n | n bytes of name | u64 elements | u32 cached | u32 turn
  *                | u32 n | n x i64 sizes
  *   CACHED       u32 n | n x u32 cache numbers
@@ -18,6 +18,8 @@
 #include "wire/response.h"
 
 #include "wire/lists.h"
+
+#define ON_DEVICE 0x80                  /* in the type of a batch */
 
 void put_response_kind(struct strbuf *out, enum response_kind kind)
 {
@@ -74,7 +76,7 @@ enum hvd_status get_joined(struct wire_in *in, struct wire_joined *j,
 void put_batch(struct strbuf *out, const struct wire_batch *b)
 {
     put_u8(out, b->form.op);
-    put_u8(out, b->form.dtype);
+    put_u8(out, (uint8_t)(b->form.dtype | (b->form.device ? ON_DEVICE : 0)));
     put_u8(out, b->form.reduce);
     put_u32(out, (uint32_t)b->form.root);
     put_f64(out, b->form.prescale);
@@ -87,6 +89,8 @@ enum hvd_status get_batch(struct wire_in *in, struct wire_batch *b, struct hvd_e
     b->form = (struct tensor_form){0};
     b->form.op = get_u8(in);
     b->form.dtype = get_u8(in);
+    b->form.device = (b->form.dtype & ON_DEVICE) != 0;
+    b->form.dtype &= (uint8_t)~ON_DEVICE;
     b->form.reduce = get_u8(in);
     b->form.root = (int32_t)get_u32(in);
     b->form.prescale = get_f64(in);

@@ -61,7 +61,7 @@ enum hvd_status get_joined(struct wire_in *in, struct wire_joined *j,
 
 /* EXECUTE: the head of a batch; tensors follow. */
 struct wire_batch {
-    struct tensor_form form;            /* without shape and device */
+    struct tensor_form form;            /* without shape */
     uint32_t tensor_count;
 };
 
