@@ -10,7 +10,7 @@ Under Ray Train V2, the default since Ray 2.51, these are our classes.  Under V1
 """
 import os
 from dataclasses import dataclass, field, replace
-from typing import Any, Callable, Dict, Optional, Set, Type, Union
+from typing import Any, Callable, Dict, List, Optional, Set, Type, Union
 
 import ray
 
@@ -123,6 +123,13 @@ class HorovodTrainer(DataParallelTrainer):
             dataset_config=dataset_config,
             run_config=_convert.run_config(run_config), datasets=datasets,
             metadata=metadata, resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+
+    def _create_default_callbacks(self) -> List[Any]:
+        callbacks = super()._create_default_callbacks()
+        if isinstance(self.scaling_config.num_workers, tuple):
+            from horovod.ray._train_scaling import NodeWatch
+            callbacks.append(NodeWatch())
+        return callbacks
 
     def _get_local_controller(self) -> Any:
         if int(os.environ.get("HOROVOD_SIZE") or 1) == 1:

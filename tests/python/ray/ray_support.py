@@ -4,8 +4,9 @@
 that the modules share;
 ``two nodes`` is one of two nodes on this machine.  Asking for one stops the other.
 
-Everything lies below a directory of its own with a short name (Unix sockets), with its own
-HOME: the first start of Ray writes a token there.
+Everything lies below a directory of its own with a short name (Unix sockets): HOME, because the
+first start of Ray writes a token there, and RAY_TMPDIR, because a cluster writes its address there,
+where a bare ``ray.init()`` of somebody else would find it.
 """
 import contextlib
 import importlib.util
@@ -21,9 +22,11 @@ import ray
 HERE = pathlib.Path(__file__).resolve().parent
 OPTIONS = dict(object_store_memory=100 << 20, include_dashboard=False)
 MARK = f"HVD_RAY_TEST={os.getpid()}"
-# Before Ray starts: its processes inherit it.  The interval is that of Ray Train, which
-# notices the end of a run by asking.
-VARIABLES = {"RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2", "RAY_USAGE_STATS_ENABLED": "0",
+# Before Ray starts: its processes inherit it.  The first is that of Ray Train, which notices the
+# end of a run by asking; the second that of Ray, which gives up a node that refuses five times.
+# A watcher for preemption would be one more process in every attempt; no test drains under Train.
+VARIABLES = {"RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2", "RAY_health_check_period_ms": "500",
+             "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0", "RAY_USAGE_STATS_ENABLED": "0",
              "RAY_DEDUP_LOGS": "0", "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1",
              "HVD_RAY_TEST": str(os.getpid())}
 
@@ -60,13 +63,16 @@ def enter():
     _folder = pathlib.Path(tempfile.mkdtemp(prefix="hvr", dir="/tmp"))
     (_folder / "home").mkdir()
     (_folder / "records").mkdir()
-    variables = dict(VARIABLES, HOME=str(_folder / "home"),
+    (_folder / "ray").mkdir()
+    variables = dict(VARIABLES, HOME=str(_folder / "home"), RAY_TMPDIR=str(_folder),
                      HOROVOD_RECORDER_DIR=str(_folder / "records"),
                      PYTHONPATH=os.pathsep.join(
                          [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]))
     for name, value in variables.items():
         _before[name] = os.environ.get(name)
         os.environ[name] = value
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:       # as a shell starts what runs behind
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def leave():
@@ -109,8 +115,17 @@ def _start_two_nodes():
     from ray.cluster_utils import Cluster
     _cluster = Cluster()
     for _ in range(2):
-        _cluster.add_node(num_cpus=2, temp_dir=str(_folder / "c"), **OPTIONS)
+        add_node()
     ray.init(address=_cluster.address)
+
+
+def add_node():
+    """One more of 2 CPUs.  In the main thread only: Ray sets a signal handler."""
+    return _cluster.add_node(num_cpus=2, temp_dir=str(_folder / "c"), **OPTIONS)
+
+
+def remove_node(node, is_killed=True):
+    _cluster.remove_node(node, allow_graceful=not is_killed)
 
 
 def stop_ray():
