@@ -9,7 +9,8 @@
 3. The end of the call is the end of the worker; its process is ended then.  A worker whose
    connection to the driver has ended has died, whenever Ray may hear of it: GONE_S.
 4. An actor that is not up in time, or comes up on another node than that of its slot (the
-   group was moved, because the node was lost), counts as failed and is named.
+   group was moved, because the node was lost), counts as failed and is named.  One whose place was
+   taken away before it was up is asked for again: Ray keeps it waiting without a word.
 5. The values are those of the functions that have returned, by the rank that they were started
    with.  Whoever was sent home has none.
 """
@@ -73,6 +74,7 @@ class Worker:
         self.rank: int = -1                     # in the present generation
         self.env: Dict[str, str] = action["env"]
         self.actor: Any = None                  # None: waits for its place
+        self.place: Any = None                  # of the actor
         self.since = time.monotonic()
         self.facts: Optional[Dict[str, Any]] = None
         self.has_begun = False
@@ -94,7 +96,8 @@ class _Mail:
         self._lock = threading.Lock()           # guards _fd
 
     def watch(self, ref: Any, worker: Worker) -> None:
-        ref.future().add_done_callback(lambda future: self._put((worker, future)))
+        actor = worker.actor
+        ref.future().add_done_callback(lambda future: self._put((worker, actor, future)))
 
     def _put(self, item: Any) -> None:
         self._news.put(item)
@@ -134,6 +137,7 @@ class ElasticJob:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._discover, daemon=True,
                                         name="horovod-ray-discovery")
+        self._found = 0                         # slots, of the last poll
         self._end: Optional[Dict[str, Any]] = None
         self._cancelled = ""
         self._fn: Any = None
@@ -182,8 +186,9 @@ class ElasticJob:
         poll.poll(1000)
         if self._cancelled:
             raise RuntimeError(f"the elastic job was ended: {self._cancelled}")
-        for worker, future in self._mail.take():
-            self._take_news(worker, future)
+        for worker, actor, future in self._mail.take():
+            if actor is worker.actor:
+                self._take_news(worker, future)
         action = self._driver.next(self._address)
         while action is not None and self._end is None:
             self._act(action)
@@ -208,7 +213,10 @@ class ElasticJob:
         assert self._end is not None
         if not self._end["ok"]:
             culprit = self.workers.get(self._end["worker"])
-            raise RuntimeError(self._end["text"]) from (culprit and culprit.error)
+            text = self._end["text"]
+            if self._found < self._options.min_workers:
+                text += f"; {self._places.describe()}"
+            raise RuntimeError(text) from (culprit and culprit.error)
         done = [w for w in self.workers.values() if w.result and w.result[0] == DONE]
         return [w.result[1] for w in sorted(done, key=lambda w: (w.spawn_rank, w.number))
                 if w.result]
@@ -230,6 +238,7 @@ class ElasticJob:
             try:
                 hosts = self._places.poll()
                 if not self._stop.is_set():
+                    self._found = sum(slots for _, slots in hosts)
                     self._driver.hosts(hosts)
                     self._mail.wake()           # somebody may wait for a place
             except Exception as error:
@@ -248,6 +257,9 @@ class ElasticJob:
     def _start_waiting(self) -> None:
         """Rule 2, and the limit of rule 4."""
         for worker in [w for w in self.workers.values() if not w.is_over]:
+            if worker.actor is not None and worker.facts is None and \
+                    worker.place != self._places.place(worker.host, worker.slot):
+                self._kill(worker)
             if worker.actor is None:
                 self._create(worker)
             elif worker.facts is None and \
@@ -256,11 +268,12 @@ class ElasticJob:
                 self._fail(worker, "its actor was not up in time")
 
     def _create(self, worker: Worker) -> None:
-        place = self._places.options(worker.host, worker.slot)
-        if place is None:
+        worker.place = self._places.place(worker.host, worker.slot)
+        where = self._places.options(worker.host, worker.slot)
+        if where is None:
             return
         options: Dict[str, Any] = dict(max_restarts=0, max_task_retries=0,
-                                       **self._options.resources, **place)
+                                       **self._options.resources, **where)
         worker.actor = ray.remote(ElasticWorker).options(**options).remote(
             worker.name, worker.spawn_rank, worker.spawn_size)
         worker.since = time.monotonic()

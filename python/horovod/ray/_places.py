@@ -62,6 +62,10 @@ class Places:
         """How an actor gets there; None: not at present."""
         raise NotImplementedError
 
+    def place(self, host: str, slot: int) -> Optional[str]:
+        """What is in that slot now: another text when it is another place."""
+        return host
+
     def node_of(self, host: str) -> Optional[str]:
         """The node an actor there must be on; None: any."""
         return None
@@ -249,10 +253,17 @@ class ReservedPlaces(Places):
 
     # -- what a job uses ------------------------------------------------------------
 
-    def options(self, host: str, slot: int) -> Optional[Dict[str, Any]]:
+    def _lot(self, host: str, slot: int) -> Optional[_Lot]:
         with self._lock:
             lots = self._slots.get(self.node_of(host) or "", [])
-            lot = lots[slot] if slot < len(lots) else None
+            return lots[slot] if slot < len(lots) else None
+
+    def place(self, host: str, slot: int) -> Optional[str]:
+        lot = self._lot(host, slot)
+        return lot.id if lot is not None else None
+
+    def options(self, host: str, slot: int) -> Optional[Dict[str, Any]]:
+        lot = self._lot(host, slot)
         if lot is None:
             return None
         return {"scheduling_strategy": PlacementGroupSchedulingStrategy(

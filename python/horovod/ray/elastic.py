@@ -3,6 +3,9 @@ import os
 import warnings
 from typing import Any, Callable, Dict, List, Mapping, Optional, Union
 
+import ray
+import ray.util.client
+
 from horovod.ray import _discovery
 from horovod.ray._log import Collector
 from horovod.ray.adapter import BaseParams
@@ -124,6 +127,11 @@ class ElasticRayExecutor:
 
     def start(self) -> None:
         """Waits until there is room for ``min_num_proc`` workers, and keeps it."""
+        if ray.util.client.ray.is_connected():
+            raise RuntimeError(
+                "ElasticRayExecutor does not work through Ray Client (ray://): workers cannot "
+                "reach this machine. RayExecutor(min_workers=...) does the same and moves into "
+                "the cluster; or run this program on a node of it, with `ray job submit`")
         self._adapter.start(extra_env_vars=self.env_vars)
         self._is_started = True
 

@@ -3,8 +3,9 @@
 A training is a row of steps, each an allreduce and a commit.  ``script`` says what happens at
 a step: {5: ("size", 3)} waits until the job has three workers, {8: ("kill", "host-2")} kills
 whoever is on that host, once, {8: ("kill", 1)} the worker of that rank; "raise" likewise;
-("file", path) waits for a file; ("call", f) calls something on every rank.  What happened is in
-a journal, a line of JSON per event, and ``check`` looks whether anything was lost or done twice.
+("file", path) waits for a file, ("started", 4) for the fourth process and not to be alone;
+("call", f) calls something on every rank.  What happened is in a journal, a line of JSON per
+event, and ``check`` looks whether anything was lost or done twice.
 """
 import json
 import os
@@ -14,6 +15,7 @@ import signal
 import time
 
 import numpy as np
+import ray
 
 import horovod.numpy as hvd
 from horovod.common.delegates import _basics
@@ -89,7 +91,8 @@ def _hit(journal, state, what, whom):
 def training(path, steps, script=None, pause=0.0):
     journal, script = Journal(path), script or {}
     hvd.init()
-    journal.write(what="started", host=os.environ["HOROVOD_HOSTNAME"])
+    journal.write(what="started", host=os.environ["HOROVOD_HOSTNAME"],
+                  node=ray.get_runtime_context().get_node_id())
 
     def train(state):
         journal.write(what="enter", rank=hvd.rank(), size=hvd.size(), step=state.step)
@@ -101,6 +104,10 @@ def training(path, steps, script=None, pause=0.0):
             elif what == "file":
                 journal.write(what="wait", step=state.step)
                 _until(state, lambda: os.path.exists(argument))
+            elif what == "started":
+                journal.write(what="wait", step=state.step)
+                _until(state, lambda: len(journal.read("started")) >= argument and
+                       hvd.size() > 1)
             elif what == "call":
                 argument()
             elif what:
@@ -134,7 +141,6 @@ def say_hello():
 
 def devices():
     """(local rank, visible GPUs, the own ones)"""
-    import ray
     hvd.init()
     return hvd.local_rank(), os.environ["CUDA_VISIBLE_DEVICES"].split(","), \
         [str(gpu) for gpu in ray.get_gpu_ids()]

@@ -13,7 +13,9 @@ import ray.util.client.server.server as client_server
 from ray._private.client_mode_hook import disable_client_hook
 
 import ray_cases as cases
-from horovod.ray import RayExecutor
+from elastic_cases import Journal, training
+from horovod.ray import ElasticRayExecutor, RayExecutor
+from horovod.runner.common.util.timeout import TimeoutException
 
 
 def start_cluster(job_config=None, **kwargs):
@@ -64,6 +66,32 @@ def check():
     assert not cases.threads(), "the rendezvous runs in the cluster"
 
 
+def check_elastic(folder):
+    """The same classes; the driver of the job runs in the cluster."""
+    journal = Journal(f"{folder}/journal")
+    executor = RayExecutor(RayExecutor.create_settings(), min_workers=2, max_workers=2)
+    executor.start()
+    try:
+        results = executor.run(training, args=[journal.path, 6, {3: ("kill", 1), 5: ("size", 2)}])
+    finally:
+        executor.shutdown()
+    assert [size for _, size, _ in results] == [2, 2], results
+    assert journal.check(6)[:3] == [2] * 3
+    executor = RayExecutor(RayExecutor.create_settings(), min_workers=9, elastic_timeout=0.2)
+    try:
+        executor.start()
+    except TimeoutException as error:
+        assert "of min_workers=9 places" in str(error), error
+    else:
+        raise AssertionError("nine workers on three CPUs")
+    try:
+        ElasticRayExecutor(ElasticRayExecutor.create_settings()).start()
+    except RuntimeError as error:
+        assert "does not work through Ray Client" in str(error), error
+    else:
+        raise AssertionError("ElasticRayExecutor through Ray Client")
+
+
 with socket.socket() as free:
     free.bind(("127.0.0.1", 0))
     port = free.getsockname()[1]
@@ -72,6 +100,7 @@ ray.util.client.ray._inside_client_test = True
 ray.util.client.ray.connect(f"127.0.0.1:{port}")
 try:
     check()
+    check_elastic(sys.argv[1])
     print("client job done")
 finally:
     ray.util.client.ray.disconnect()

@@ -190,6 +190,33 @@ def test_what_others_hold_is_not_taken(journal, tmp_path):
         ray.get(held)
 
 
+def test_ray_takes_an_actor_and_a_place(journal, capfd):
+    """Somebody ends an actor and asks Ray to restart it, and removes the placement group of the
+    other: a number is good for one process, so each is a loss and a new worker."""
+    ex = executor(min_workers=1, max_workers=2)
+    ex.start()
+    address = ray.util.get_node_ip_address()
+
+    def take():
+        journal.wait("wait")
+        info = ex.adapter.get_slot_info(address, 1)
+        ray.kill(ex.adapter.get_worker_client(info), no_restart=False)
+        while len({e["pid"] for e in journal.read("enter")}) < 3:
+            time.sleep(0.02)
+        mine = ex.adapter._job._places._slots[ray.get_runtime_context().get_node_id()][1]
+        ray.util.remove_placement_group(mine.group)
+    thread = threading.Thread(target=take)
+    thread.start()
+    try:
+        results = ex.run(training, args=[journal.path, 6, {3: ("started", 4)}])
+    finally:
+        thread.join()
+        ex.shutdown()
+    assert [size for _, size, _ in results] == [2, 2]
+    assert len({e["pid"] for e in journal.read("started")}) == 4
+    assert len(resets(capfd.readouterr().err)) == 4
+
+
 class Holder:
     def __init__(self, path):
         self.path = path
@@ -258,6 +285,21 @@ def test_no_room():
     with pytest.raises(TimeoutException, match="the discovery found {.host-1.: 1}"):
         executor(Plan(Journal("/none"), {-1: {"host-1": 1}}), min_workers=2,
                  elastic_timeout=0.2).start()
+
+
+class GoneWithItsWorker(HostDiscovery):
+    def __init__(self, journal):
+        self.journal = journal
+
+    def find_available_hosts_and_slots(self):
+        return {"host-1": 1} if self.journal.read("kill") else {"host-1": 1, "host-2": 1}
+
+
+def test_too_few_for_too_long(journal):
+    ex = executor(GoneWithItsWorker(journal), min_workers=2, max_workers=2, elastic_timeout=3)
+    with pytest.raises(RuntimeError, match=r"only 1 of 2 slots .*lost: host-2\[0\] .*"
+                                           r"the discovery found {'host-1': 1}; Ray has node:"):
+        run(ex, training, journal.path, 8, {4: ("kill", "host-2")})
 
 
 def test_two_at_once(tmp_path):
