@@ -58,6 +58,10 @@ def whole(config):
 
 
 def failing(config):
+    """Rank 1 fails: in the first attempt when rank 0 waits for it in hvd.init(), in the second
+    when it waits in a collective."""
+    if os.environ["HOROVOD_GENERATION"] == "1":
+        _fail_before_init(config)
     hvd.init()
     if hvd.rank() == 1:
         raise ValueError(f"rank 1 fails on purpose, devices "
@@ -65,8 +69,7 @@ def failing(config):
     hvd.allreduce(np.ones(1), name="nobody else comes")
 
 
-def failing_before_init(config):
-    """Rank 1 fails when rank 0 waits for it."""
+def _fail_before_init(config):
     if train.get_context().get_world_rank() == 1:
         while not list(pathlib.Path(config["notes"]).glob("waits.*")):
             time.sleep(0.05)
