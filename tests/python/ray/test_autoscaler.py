@@ -67,7 +67,7 @@ def autoscaled(no_ray):
         ray.shutdown()
         for pid in ray_support.marked_processes():
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGTERM)
+                os.kill(pid, signal.SIGKILL)
         ray_support.stop_ray()
 
 
