@@ -25,8 +25,10 @@ MARK = f"HVD_RAY_TEST={os.getpid()}"
 # Before Ray starts: its processes inherit it.  The first is that of Ray Train, which notices the
 # end of a run by asking; the second that of Ray, which gives up a node that refuses five times.
 # A watcher for preemption would be one more process in every attempt; no test drains under Train.
+# Without the memory monitor: it ends workers because of what others on the machine use.
 VARIABLES = {"RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2", "RAY_health_check_period_ms": "500",
              "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0", "RAY_USAGE_STATS_ENABLED": "0",
+             "RAY_memory_monitor_refresh_ms": "0",
              "RAY_DEDUP_LOGS": "0", "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1",
              "HVD_RAY_TEST": str(os.getpid())}
 
