@@ -5,8 +5,12 @@
 
 test_cases.py makes a test of each case and size.  Each case runs between ``init`` and
 ``barrier`` + ``shutdown``, in processes that have run other cases before.
+
+gpu/test_device_cases.py runs cases again with all tensors on a device (HVD_TEST_DEVICE).
 """
+import contextlib
 import functools
+import os
 import random
 
 import torch
@@ -17,6 +21,15 @@ ALL = (1, 2, 3, 4)
 registry = []
 
 
+def _on_device():
+    """The context in which HVD_TEST_DEVICE wants a case to run."""
+    kind = os.environ.get("HVD_TEST_DEVICE")
+    if kind is None:
+        return contextlib.nullcontext()
+    from gpu import kinds
+    return kinds.installed(kind)
+
+
 def case(*sizes, env=None, limit=60.0, started=True):
     def decorate(function):
         @functools.wraps(function)
@@ -25,7 +38,8 @@ def case(*sizes, env=None, limit=60.0, started=True):
                 hvd.init()
             torch.manual_seed(1234)
             random.seed(1234)
-            function()
+            with _on_device():
+                function()
             if started:
                 hvd.barrier()
                 hvd.shutdown()

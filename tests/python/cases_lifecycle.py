@@ -27,7 +27,7 @@ def before_and_after():
                  lambda: hvd.alltoall(torch.ones(4)), lambda: hvd.reducescatter(torch.ones(4)),
                  hvd.barrier, hvd.join):
         raises(HIE, call)
-    assert hvd.gloo_built() and not hvd.mpi_built() and hvd.nccl_built() == 0
+    assert hvd.gloo_built() and not hvd.mpi_built() and isinstance(hvd.nccl_built(), int)
     library = hvd.mpi_ops._basics.MPI_LIB_CTYPES
     assert library.horovod_rank() == -1 and library.horovod_reduce_op_product() == 5
     hvd.shutdown()

@@ -228,7 +228,7 @@ def compiled():
 
 
 def digest(model):
-    text = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
+    text = b"".join(p.detach().cpu().numpy().tobytes() for p in model.parameters())
     return hashlib.sha256(text).hexdigest()
 
 
@@ -262,7 +262,7 @@ def digest_here():
     handles = [hvd.allreduce_async_(x, name=f"b.{i}") for i, x in enumerate(xs)]
     for handle in handles:
         hvd.synchronize(handle)
-    result += hashlib.sha256(b"".join(x.numpy().tobytes() for x in xs)).hexdigest()
+    result += hashlib.sha256(b"".join(x.cpu().numpy().tobytes() for x in xs)).hexdigest()
     hvd.barrier()
     hvd.shutdown()
     return result

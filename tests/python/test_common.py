@@ -94,7 +94,7 @@ def test_average_compatibility():
 def test_extensions_are_asked_in_a_child():
     assert util.extension_available("torch")
     assert not util.extension_available("mxnet")
-    assert util.gloo_built() is True and util.mpi_built() is False and util.nccl_built() == 0
+    assert util.gloo_built() is True and util.mpi_built() is False and util.nccl_built() >= 0
     assert util.gpu_available("torch") in (True, False)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

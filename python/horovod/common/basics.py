@@ -195,8 +195,10 @@ class HorovodBasics:
         return True
 
     def nccl_built(self) -> int:
-        """0: tensors of GPUs pass through host memory."""
-        return 0
+        """The version of the NCCL that would be used here, 21805 for 2.18.5; 0 without.
+        Loads the library, no GPU is touched."""
+        from horovod.common import gpu
+        return gpu.nccl_version()
 
     def ddl_built(self) -> bool:
         """False: there is no DDL here."""
@@ -207,11 +209,12 @@ class HorovodBasics:
         return False
 
     def cuda_built(self) -> bool:
-        """False: nothing was compiled against CUDA."""
-        return False
+        """Whether a CUDA driver was found here; nothing is compiled against CUDA."""
+        from horovod.common import gpu
+        return gpu.libraries().driver != ""
 
     def rocm_built(self) -> bool:
-        """False: nothing was compiled against ROCm."""
+        """False: tensors of AMD GPUs pass through host memory."""
         return False
 
     # -- diagnostics and process sets ---------------------------------------------

@@ -3,6 +3,7 @@
 A bucket is a piece of memory that all ranks of the host share; p.grad is a view of it.  The
 hook of a parameter is a C object (``_core.Slot``), which brings the gradient into the bucket
 and submits the bucket when its last gradient is there: no Python runs in the steady state.
+Gradients on GPUs have buckets there (``_device_buckets``).
 
 The plan (which parameter lies where) is made after the first backward pass, when it is known
 which gradients are sparse, and is the same on all ranks: they compare it.  Sparse gradients
@@ -20,7 +21,7 @@ from horovod.common.exceptions import HorovodInternalError
 from horovod.common.process_sets import ProcessSet
 from horovod.torch import _submit, mpi_ops
 from horovod.torch.compression import Compression, _CastCompressor
-from horovod.torch.functions import described, digest, raise_difference
+from horovod.torch.functions import described, digest, on_device, raise_difference
 
 # Large enough that a bucket's fixed cost vanishes, small enough that its reduction finds
 # the gradients in the cache and overlaps the rest of backward.
@@ -49,7 +50,7 @@ class Place:
     def __init__(self, flat: torch.Tensor, offset: int, param: torch.Tensor) -> None:
         self.flat, self.offset, self.shape = flat, offset, param.shape
         self.plain = not _is_channels_last(param)
-        self.stride = torch.empty(0).new_empty(param.shape, device="meta").stride() \
+        self.stride = torch.empty(param.shape, device="meta").stride() \
             if self.plain else param.stride()
 
     def view(self) -> torch.Tensor:
@@ -94,6 +95,7 @@ class GradientReducer:
         self._sparse: Dict[int, int] = {}           # index -> number of sparse dimensions
         self._flight: Dict[int, Callable[[], None]] = {}    # reduced one by one
         self._was_sparse: Dict[int, int] = {}       # densified in this step
+        self._device: Any = ()                      # DeviceBuckets, once there are any
         self._tag: Optional[str] = None
         self._plans = 0
         self.attached = False
@@ -185,6 +187,8 @@ class GradientReducer:
 
     def _rearm(self) -> None:
         self._was_sparse.clear()
+        if self._device:
+            self._device.rearm()
         self.native.reset()
 
     def reset(self) -> None:
@@ -198,6 +202,7 @@ class GradientReducer:
         self._was_sparse.clear()
         self._sparse.clear()
         self._places.clear()
+        self._device = ()
         self._tag = None
         self._plans = 0
         self.native.forget()
@@ -223,7 +228,9 @@ class GradientReducer:
 
     def _make_plan(self) -> None:
         self._agree()
-        buckets = [self._bucket(i, members) for i, members in enumerate(self._partition())]
+        self._device = ()
+        buckets = [self._bucket(i, members) for i, members in enumerate(self._partition())
+                   if not self._put_on_device(i, members)]
         self._plans += 1
         self.native.plan(self.op, self.process_set.process_set_id, self._scales()[0],
                          self._scales()[1], buckets)
@@ -238,11 +245,11 @@ class GradientReducer:
             ordinal = _ordinals.get(key, 0)
             _ordinals[key] = ordinal + 1
             self._tag = f"optimizer.{key[1]}.{ordinal}"
-        layout = [described(n, p, " channels last" if _is_channels_last(p) else "")
-                  for n, p in zip(self.names, self.params)]
+        layout = [described(n, p, f"{' channels last' if _is_channels_last(p) else ''}"
+                                  f"{on_device(p)}") for n, p in zip(self.names, self.params)]
         number = digest(layout)
         dims = [self._sparse_dims(i, p) for i, p in enumerate(self.params)]
-        mine = torch.tensor([number, -number, *dims], dtype=torch.int64)
+        mine = torch.tensor([number, -number, *dims], dtype=torch.int64, device="cpu")
         agreed = mpi_ops.allreduce(mine, name=f"{self._tag}.plan.{self._plans}",
                                    op=mpi_ops.Max, process_set=self.process_set).tolist()
         if agreed[0] != -agreed[1]:
@@ -271,10 +278,11 @@ class GradientReducer:
                  if i not in self._sparse and self._wire_dtype(self.params[i]) is not None]
         result: List[List[int]] = []
         for chunk in self._grouped(order):
-            by_dtype: Dict[Any, List[int]] = {}
+            alike: Dict[Any, List[int]] = {}
             for i in chunk:
-                by_dtype.setdefault(self._wire_dtype(self.params[i]), []).append(i)
-            for members in by_dtype.values():
+                key = self._wire_dtype(self.params[i]), self.params[i].device
+                alike.setdefault(key, []).append(i)
+            for members in alike.values():
                 result.extend([members] if self._has_groups() else self._by_size(members))
         return result
 
@@ -298,27 +306,36 @@ class GradientReducer:
     def _by_size(self, members: List[int]) -> List[List[int]]:
         result: List[List[int]] = []
         room = 0
+        first, others = FIRST_BUCKET_BYTES, BUCKET_BYTES
+        if not self.params[members[0]].is_cpu:
+            from horovod.torch import _device_buckets
+            first, others = _device_buckets.FIRST_BUCKET_BYTES, _device_buckets.BUCKET_BYTES
         for i in members:
             dtype = self._wire_dtype(self.params[i])
             nbytes = self.params[i].numel() * dtype.itemsize            # type: ignore
             if nbytes > room or not result:
                 result.append([])
-                room = FIRST_BUCKET_BYTES if len(result) == 1 else BUCKET_BYTES
+                room = first if len(result) == 1 else others
             result[-1].append(i)
             room -= nbytes
         return result
+
+    def _laid_out(self, members: List[int], dtype: torch.dtype) -> Tuple[List[int], int]:
+        """(where each begins, how long the bucket is), in elements."""
+        step = _ALIGN // dtype.itemsize
+        offsets, count = [], 0
+        for i in members:
+            offsets.append(count)
+            count += -(-self.params[i].numel() // step) * step
+        return offsets, count
 
     def _bucket(self, number: int, members: List[int]) -> tuple:
         """The description ``_core.Reducer.plan`` wants; fills ``_places``."""
         dtype = self._wire_dtype(self.params[members[0]])
         assert dtype is not None
         item = dtype.itemsize
-        step = _ALIGN // item
-        offsets, count = [], 0
-        for i in members:
-            offsets.append(count)
-            count += -(-self.params[i].numel() // step) * step
-        flat = _memory((count + step) * item).view(dtype)[:count + 1]
+        offsets, count = self._laid_out(members, dtype)
+        flat = _memory((count + _ALIGN // item) * item).view(dtype)[:count + 1]
         flat.zero_()
         if self.op == mpi_ops.Product:
             flat[-1] = 1
@@ -326,11 +343,32 @@ class GradientReducer:
         for i, offset in zip(members, offsets):
             place = self._places[i] = Place(flat, offset, self.params[i])
             view = place.view()
-            fits = self.params[i].dtype == dtype and self.params[i].device == view.device
-            described.append((i, view, dtype, view.data_ptr(), view.numel() * item, fits,
-                              place.plain))
-        name = f"allreduce.{self._span(members)}.{self._tag}.{self._plans}.{number}"
-        return (name, flat, flat.data_ptr(), flat.numel(), _submit.DTYPES[dtype], described)
+            described.append((i, view, dtype, view.data_ptr(), view.numel() * item,
+                              self.params[i].dtype == dtype, place.plain))
+        return (f"allreduce.{self._bucket_name(number, members)}", flat, flat.data_ptr(),
+                flat.numel(), _submit.DTYPES[dtype], described)
+
+    def _put_on_device(self, number: int, members: List[int]) -> bool:
+        """Makes a bucket where the parameters are, if that is no CPU."""
+        param = self.params[members[0]]
+        if param.is_cpu:
+            return False
+        from horovod.torch._device_buckets import DeviceBucket, DeviceBuckets
+        self._device = self._device or DeviceBuckets()
+        dtype = self._wire_dtype(param)
+        assert dtype is not None
+        offsets, count = self._laid_out(members, dtype)
+        flat = param.detach().new_zeros(count, dtype=dtype)
+        before, after = self._scales()
+        self._device.add(DeviceBucket(
+            self._bucket_name(number, members), flat, {i: self.params[i] for i in members},
+            {i: Place(flat, o, self.params[i]) for i, o in zip(members, offsets)},
+            dict(op=self.op, prescale_factor=before, postscale_factor=after,
+                 process_set=self.process_set)))
+        return True
+
+    def _bucket_name(self, number: int, members: List[int]) -> str:
+        return f"{self._span(members)}.{self._tag}.{self._plans}.{number}"
 
     def _span(self, members: List[int]) -> str:
         """Which parameters these are, for whoever reads a timeline or a stall report."""
@@ -349,6 +387,9 @@ class GradientReducer:
         with torch.no_grad():
             if index in self._sparse:
                 self._submit_sparse(index, grad)
+                return True
+            if index in self._device:
+                self._device.take(index, grad)
                 return True
             if index not in self._places or self.native.plan_state == "NONE":
                 self._submit_alone(index, grad)
@@ -369,7 +410,7 @@ class GradientReducer:
                 place.ask_for_plan(self.op)
             return True
         view.copy_(grad)
-        if grad.dtype != view.dtype or grad.device != view.device:
+        if grad.dtype != view.dtype:
             return True
         self.params[index].grad = self.native.view(index)
         return False
@@ -380,13 +421,15 @@ class GradientReducer:
         if finish is not None:
             finish()
             return
+        if index in self._device:
+            self._device.bring_back(index)
         if index not in self._places:
             return
         param, view = self.params[index], self._places[index].view()
         if index in self._was_sparse:
-            param.grad = view.to_sparse(self._was_sparse[index]).to(param.device)
+            param.grad = view.to_sparse(self._was_sparse[index])
         elif param.grad is None or param.grad.is_sparse:
-            param.grad = view.to(device=param.device, dtype=param.dtype, copy=True)
+            param.grad = view.to(dtype=param.dtype, copy=True)
         else:
             param.grad.copy_(view)
 
@@ -438,5 +481,5 @@ def _memory(nbytes: int) -> torch.Tensor:
     """Bytes that the ranks of this host share, or ordinary ones if there are none."""
     capsule = _core.alloc(nbytes)
     if capsule is None:
-        return _submit.stage(torch.empty(nbytes, dtype=torch.uint8))
+        return _submit.stage(torch.empty(nbytes, dtype=torch.uint8, device="cpu"))
     return _submit._from_dlpack(capsule)

@@ -1,8 +1,7 @@
 """Tensors on their way to the core and back: checks, staging, handles.
 
-The core takes dense, contiguous tensors in host memory as they are.  Everything else is
-staged here: other layouts are packed, CUDA tensors are copied to the host (which waits for
-the stream that produces them) and results are copied back on the current stream.
+The core takes dense, contiguous tensors in host memory as they are.  Other layouts are packed
+here; those of GPUs go the ways of ``_gpu``.
 
 The core borrows memory until the operation is done, so that memory must stay where it is.
 A reference to a tensor does not do: ``resize_`` frees the memory under it, ``t.data = u`` and
@@ -164,7 +163,7 @@ def _supported(tensor: torch.Tensor) -> Optional[str]:
 
 def _has_numpy() -> bool:
     try:
-        return torch.empty(0).numpy() is not None
+        return torch.empty(0, device="cpu").numpy() is not None
     except RuntimeError:
         return False
 
@@ -176,16 +175,16 @@ def hold(tensor: torch.Tensor) -> torch.Tensor:
     """Another tensor with the same storage, which cannot be resized any more."""
     storage = tensor.untyped_storage()
     if storage.resizable():
-        torch.empty(0, dtype=torch.uint8).set_(storage).numpy()         # type: ignore
+        torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage).numpy()   # type: ignore
     return tensor.detach()
 
 
 def stage(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor's values, dense, contiguous and in host memory; itself if it is so."""
+    """The values of a CPU tensor, dense and contiguous; itself if it is so."""
     tensor = tensor.detach()
     if tensor.layout is not torch.strided:
         tensor = tensor.to_dense()
-    staged = tensor.cpu().contiguous().resolve_neg()
+    staged = tensor.contiguous().resolve_neg()
     if staged is not tensor:
         return staged                   # nobody else knows this memory
     return hold(staged) if CAN_HOLD else staged.clone()
@@ -212,6 +211,15 @@ def check(op: int, name: Optional[str], process_set: ProcessSet,
         problem = _supported(tensor)
         if problem is not None:
             refuse(op, name, process_set, problem, len(tensors), grouped)
+    if grouped and any(t.device != tensors[0].device for t in tensors):
+        places = ", ".join(sorted({_place(t.device) for t in tensors}))
+        refuse(op, name, process_set, f"the tensors of a grouped operation must all be on one "
+               f"device; these are on {places}", len(tensors), grouped, HorovodInternalError)
+
+
+def _place(device: torch.device) -> str:
+    return "the CPU" if device.type == "cpu" else f"GPU {device.index}" \
+        if device.type == "cuda" else str(device)
 
 
 def in_place(op: int, reduce: int, process_set: ProcessSet, root: int, prescale: float,
@@ -220,6 +228,9 @@ def in_place(op: int, reduce: int, process_set: ProcessSet, root: int, prescale:
     """Starts an operation whose results replace the tensors; the handle."""
     tensors = list(tensors)
     check(op, name, process_set, tensors, grouped)
+    if not tensors[0].is_cpu:
+        return _gpu().in_place(op, reduce, process_set, root, prescale, postscale, name,
+                               tensors, grouped)
     staged = [stage(t) for t in tensors]
     native = submit(op, reduce, process_set, root, prescale, postscale, name, staged,
                     staged, grouped=grouped)
@@ -237,7 +248,7 @@ def replacing(native: int, tensors: List[torch.Tensor], results: List[torch.Tens
                 raise ValueError(
                     f"a tensor was resized from {list(result.shape)} to {resized} while its "
                     f"operation was under way; call synchronize() first")
-            if result.data_ptr() != tensor.data_ptr() or result.device != tensor.device:
+            if result.data_ptr() != tensor.data_ptr():
                 tensor.data.copy_(result)
         return tuple(tensors) if grouped else tensors[0]
     return new_handle(Pending(native, (tensors, results), finish))
@@ -245,17 +256,23 @@ def replacing(native: int, tensors: List[torch.Tensor], results: List[torch.Tens
 
 def into_new(op: int, reduce: int, process_set: ProcessSet, root: int, prescale: float,
              postscale: float, name: Optional[str], tensors: Sequence[torch.Tensor],
-             outputs: Sequence[torch.Tensor], grouped: bool = False) -> int:
-    """Starts an operation into outputs of known shape in host memory; the handle."""
+             shapes: Optional[Sequence[Sequence[int]]] = None, grouped: bool = False) -> int:
+    """Starts an operation into new tensors of known shapes, those of the inputs unless given;
+    the handle."""
+    tensors = list(tensors)
+    shapes = [t.shape for t in tensors] if shapes is None else shapes
+    if not tensors[0].is_cpu:
+        return _gpu().into_new(op, reduce, process_set, root, prescale, postscale, name,
+                               tensors, shapes, grouped)
     staged = [stage(t) for t in tensors]
-    outputs = list(outputs)
+    outputs = [torch.empty(shape, dtype=t.dtype, device="cpu")
+               for t, shape in zip(tensors, shapes)]
     native = submit(op, reduce, process_set, root, prescale, postscale, name, staged,
                     outputs, grouped=grouped)
 
     def finish(_: int) -> Any:
-        results = [o.to(t.device) for o, t in zip(outputs, tensors)]
-        return tuple(results) if grouped else results[0]
-    return new_handle(Pending(native, (list(tensors), staged, outputs), finish))
+        return tuple(outputs) if grouped else outputs[0]
+    return new_handle(Pending(native, (tensors, staged, outputs), finish))
 
 
 def take(native: int, index: int, like: torch.Tensor) -> Tuple[torch.Tensor, Any]:
@@ -264,21 +281,38 @@ def take(native: int, index: int, like: torch.Tensor) -> Tuple[torch.Tensor, Any
     tensor = _from_dlpack(capsule)
     if like.dtype is torch.bool:
         tensor = tensor.view(torch.bool)
-    return tensor.to(like.device), splits
+    return tensor, splits
+
+
+def taken(op: int, native: int, tensors: Sequence[torch.Tensor], grouped: bool,
+          received_on: Optional[torch.device],
+          put: Optional[Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = None) -> Any:
+    """What ``synchronize`` gives for outputs that the runtime has allocated; ``put`` brings
+    each to where its input is."""
+    outputs, splits = zip(*[take(native, i, t) for i, t in enumerate(tensors)])
+    if put is not None:
+        outputs = tuple(map(put, outputs, tensors))
+    if op == ALLTOALL:
+        received = torch.tensor(splits[0] or [], dtype=torch.int32, device=received_on or "cpu")
+        return outputs[0], received
+    return outputs if grouped else outputs[0]
 
 
 def allocated(op: int, process_set: ProcessSet, name: Optional[str],
               tensors: Sequence[torch.Tensor], splits: Optional[Sequence[int]] = None,
               grouped: bool = False, received_on: Optional[torch.device] = None) -> int:
     """Starts an operation whose outputs the runtime allocates; the handle."""
+    tensors = list(tensors)
+    if not tensors[0].is_cpu:
+        return _gpu().allocated(op, process_set, name, tensors, splits, grouped, received_on)
     staged = [stage(t) for t in tensors]
     native = submit(op, 1, process_set, -1, 1.0, 1.0, name, staged, None, splits, grouped)
+    return new_handle(Pending(
+        native, (tensors, staged),
+        lambda done: taken(op, done, tensors, grouped, received_on)))
 
-    def finish(done: int) -> Any:
-        results = [take(done, i, t) for i, t in enumerate(tensors)]
-        if op == ALLTOALL:
-            received = torch.tensor(results[0][1] or [], dtype=torch.int32,
-                                    device=received_on)
-            return results[0][0], received
-        return tuple(r[0] for r in results) if grouped else results[0][0]
-    return new_handle(Pending(native, (list(tensors), staged), finish))
+
+def _gpu() -> Any:
+    """The module for tensors of GPUs; not even loaded before there is one."""
+    from horovod.torch import _gpu as module
+    return module

@@ -57,6 +57,11 @@ def described(name: Optional[str], tensor: torch.Tensor, layout: str = "") -> st
             f"{str(tensor.dtype).rpartition('.')[2]}{layout}")
 
 
+def on_device(tensor: torch.Tensor) -> str:
+    """For descriptions; GPUs of different numbers are alike."""
+    return "" if tensor.is_cpu else f" on a {'GPU' if tensor.is_cuda else tensor.device.type}"
+
+
 def digest(texts: Sequence[Any]) -> int:
     """60 bits."""
     return int(hashlib.sha256("\n".join(map(str, texts)).encode()).hexdigest()[:15], 16)
@@ -66,7 +71,7 @@ def compare(mine: List[str], what: str, process_set: ProcessSet) -> None:
     """Raises on all ranks, naming the first difference, if they have different texts.  What
     only some of them have would be waited for otherwise."""
     number = digest(mine)
-    both = torch.tensor([number, -number], dtype=torch.int64)
+    both = torch.tensor([number, -number], dtype=torch.int64, device="cpu")
     high, low = allreduce(both, name=what, op=Max, process_set=process_set).tolist()
     if high != -low:
         raise_difference(mine, what, process_set)
@@ -109,13 +114,13 @@ def broadcast_object(obj: Any, root_rank: int = 0, name: Optional[str] = None,
     name = "broadcast_object" if name is None else name
     if rank() == root_rank:
         data = _pickled(obj)
-        length = torch.tensor([data.numel()], dtype=torch.int64)
+        length = torch.tensor([data.numel()], dtype=torch.int64, device="cpu")
         broadcast_(length, root_rank, f"{name}.sz", process_set)
         broadcast_(data, root_rank, f"{name}.t", process_set)
         return obj
-    length = torch.zeros(1, dtype=torch.int64)
+    length = torch.zeros(1, dtype=torch.int64, device="cpu")
     broadcast_(length, root_rank, f"{name}.sz", process_set)
-    data = torch.empty(int(length.item()), dtype=torch.uint8)
+    data = torch.empty(int(length.item()), dtype=torch.uint8, device="cpu")
     broadcast_(data, root_rank, f"{name}.t", process_set)
     return _unpickled(data)
 
@@ -125,8 +130,8 @@ def allgather_object(obj: Any, name: Optional[str] = None,
     """The objects of all ranks, in the order of ranks."""
     name = "allgather_object" if name is None else name
     data = _pickled(obj)
-    lengths = allgather(torch.tensor([data.numel()], dtype=torch.int64), f"{name}.sz",
-                        process_set).tolist()
+    length = torch.tensor([data.numel()], dtype=torch.int64, device="cpu")
+    lengths = allgather(length, f"{name}.sz", process_set).tolist()
     everything = allgather(data, f"{name}.t", process_set)
     return [_unpickled(part) for part in everything.split(lengths)]
 

@@ -44,10 +44,6 @@ def _wants_grad(tensors: Sequence[torch.Tensor]) -> bool:
     return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
 
 
-def _output_like(tensor: torch.Tensor, shape: Optional[Sequence[int]] = None) -> torch.Tensor:
-    return torch.empty(tensor.shape if shape is None else shape, dtype=tensor.dtype)
-
-
 # -- allreduce ----------------------------------------------------------------------
 
 
@@ -55,7 +51,7 @@ def _allreduce_async(tensor: torch.Tensor, name: Optional[str], op: int, prescal
                      postscale: float, process_set: ProcessSet) -> int:
     _submit.check(ALLREDUCE, name, process_set, [tensor])
     return _submit.into_new(ALLREDUCE, op, process_set, -1, prescale, postscale, name,
-                            [tensor], [_output_like(tensor)])
+                            [tensor])
 
 
 def _allreduce(tensor: torch.Tensor, name: Optional[str], op: int, prescale: float,
@@ -193,15 +189,8 @@ def _grouped_allreduce_async(tensors: Sequence[torch.Tensor], name: Optional[str
                              process_set: ProcessSet) -> int:
     tensors = _some(tensors)
     _submit.check(ALLREDUCE, name, process_set, tensors, True)
-    _same_device(tensors)
     return _submit.into_new(ALLREDUCE, op, process_set, -1, prescale, postscale, name,
-                            tensors, [_output_like(t) for t in tensors], True)
-
-
-def _same_device(tensors: Sequence[torch.Tensor]) -> None:
-    if len({t.device.type for t in tensors}) > 1:
-        raise HorovodInternalError("the tensors of a grouped operation must all be on the "
-                                   "CPU or all on GPUs")
+                            tensors, grouped=True)
 
 
 class HorovodGroupedAllreduce(torch.autograd.Function):
@@ -279,8 +268,6 @@ def grouped_allreduce_async_(tensors: Sequence[torch.Tensor],
         if native is not NotImplemented:
             return _submit.replacing(native, tensors, [_submit.hold(t) for t in tensors],
                                      True)
-    _submit.check(ALLREDUCE, name, process_set, tensors, True)
-    _same_device(tensors)
     return _submit.in_place(ALLREDUCE, op, process_set, -1, prescale_factor,
                             postscale_factor, name, tensors, True)
 
@@ -308,7 +295,7 @@ def sparse_allreduce_async(tensor: torch.Tensor, name: str, op: int,
             return torch.zeros(size_, dtype=tensor.dtype, device=tensor.device,
                                layout=torch.sparse_coo)
         return torch.sparse_coo_tensor(indices.transpose(0, 1), values, size_,
-                                       device=tensor.device, check_invariants=False)
+                                       check_invariants=False)
     return wait
 
 
@@ -339,8 +326,8 @@ def _grouped_allgather_async(tensors: Sequence[torch.Tensor], name: Optional[str
 def _own_rows(grads: Sequence[torch.Tensor], rows: Sequence[int],
               process_set: ProcessSet) -> List[torch.Tensor]:
     """Of each reduced gradient the slice that belongs to this rank's rows."""
-    dims = synchronize(_allgather_async(torch.tensor([list(rows)], dtype=torch.int64), None,
-                                        process_set))
+    dims = synchronize(_allgather_async(torch.tensor([list(rows)], dtype=torch.int64,
+                                                     device="cpu"), None, process_set))
     before = dims[:process_set.rank()].sum(0).tolist()
     return [g.narrow(0, b, r) for g, b, r in zip(grads, before, rows)]
 
@@ -422,7 +409,7 @@ def _broadcast_async(tensor: torch.Tensor, root_rank: int, name: Optional[str],
                      process_set: ProcessSet) -> int:
     _submit.check(BROADCAST, name, process_set, [tensor])
     return _submit.into_new(BROADCAST, Sum, process_set, root_rank, 1.0, 1.0, name,
-                            [tensor], [_output_like(tensor)])
+                            [tensor])
 
 
 class HorovodBroadcast(torch.autograd.Function):
@@ -656,7 +643,7 @@ def reducescatter_async(tensor: torch.Tensor, name: Optional[str] = None, op: in
     _check_reducescatter([tensor], name, op, process_set)
     return _submit.into_new(REDUCESCATTER, op, process_set, -1, prescale_factor,
                             postscale_factor, name, [tensor],
-                            [_output_like(tensor, _share(tensor, process_set))])
+                            [_share(tensor, process_set)])
 
 
 def grouped_reducescatter(tensors: Sequence[torch.Tensor], name: Optional[str] = None,
@@ -685,7 +672,7 @@ def grouped_reducescatter_async(tensors: Sequence[torch.Tensor], name: Optional[
     _check_reducescatter(tensors, name, op, process_set, True)
     return _submit.into_new(REDUCESCATTER, op, process_set, -1, prescale_factor,
                             postscale_factor, name, tensors,
-                            [_output_like(t, _share(t, process_set)) for t in tensors], True)
+                            [_share(t, process_set) for t in tensors], True)
 
 
 # -- join and barrier ---------------------------------------------------------------
@@ -711,8 +698,8 @@ def join(device: int = -1, process_set: ProcessSet = global_process_set) -> int:
     """Tells that this rank has no more data, and waits until all ranks have told so.
 
     Meanwhile it takes part in the allreduces of the others with neutral elements (zeros for
-    sums and averages).  The rank that joined last is returned, on all ranks.  ``device`` is
-    accepted for scripts that pass it.
+    sums and averages), on the device that theirs are on.  The rank that joined last is
+    returned, on all ranks.  ``device`` is accepted for scripts that pass it.
     """
     return _run_alone(JOIN, process_set)
 

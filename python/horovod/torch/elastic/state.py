@@ -229,17 +229,17 @@ class TorchState(ObjectState):
         samplers = self._samplers()
         done = [h.value._done for h in samplers]
         mine = torch.tensor([due, newest, result & 1, result >> 1 & 1, *done,
-                             *(-n for n in done)], dtype=torch.int64)
+                             *(-n for n in done)], dtype=torch.int64, device="cpu")
         agreed = mpi_ops.allreduce(mine, name="elastic.host_updates", op=mpi_ops.Max).tolist()
         most, least = agreed[4:4 + len(done)], agreed[4 + len(done):]
         for i, handler in enumerate(samplers):
             if most[i] != -least[i]:    # batches of different sizes
-                counts = mpi_ops.allgather(torch.tensor([done[i]], dtype=torch.int64),
+                counts = mpi_ops.allgather(torch.tensor([done[i]], device="cpu"),
                                            name=f"elastic.progress.{i}")
                 handler._learn(counts.tolist())
         return bool(agreed[0]), agreed[1], agreed[2] | agreed[3] << 1
 
     def _agree_to_skip_sync(self, skip_sync: bool) -> bool:
         """Skipped only if everybody wants to; a worker that has just come never does."""
-        return bool(mpi_ops.allreduce(torch.tensor([int(skip_sync)]), name="elastic.skip_sync",
-                                      op=mpi_ops.Min).item())
+        return bool(mpi_ops.allreduce(torch.tensor([int(skip_sync)], device="cpu"),
+                                      name="elastic.skip_sync", op=mpi_ops.Min).item())
