@@ -1,4 +1,4 @@
-"""Says what Horovod finds of GPUs here, and tries it: operations, orders of streams, speed, a death.
+"""What Horovod finds of GPUs here, and whether it works: operations, orders, speed, a death.
 
     python -m horovod.gpu_check             # about a minute
     python -m horovod.gpu_check --report    # says what is there, tries nothing

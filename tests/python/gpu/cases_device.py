@@ -111,13 +111,13 @@ def mixed_precision_and_skipped_steps():
     model = _model()
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1),
                                          named_parameters=model.named_parameters(),
-                                         compression=hvd.Compression.fp16)
+                                         compression=hvd.Compression.bf16)
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     for step in range(3):
         before = [p.detach().clone() for p in model.parameters()]
         optimizer.zero_grad()
         loss = model(torch.ones(3, 4).to("cuda")).sum()
-        (loss * (1e30 if step == 1 and hvd.rank() == 0 else 1.0)).backward()
+        (loss * (1e39 if step == 1 and hvd.rank() == 0 else 1.0)).backward()
         optimizer.synchronize()
         finite = all(bool(torch.isfinite(p.grad).all()) for p in model.parameters())
         assert finite == (step != 1)

@@ -27,6 +27,8 @@ from torch.utils._device import _device_constructors
 from torch.utils._pytree import tree_flatten, tree_map
 
 RUBBISH = 0xa5
+SOME = 32                   # pieces of memory that are given back at once
+OVERWRITE = (torch.ops.aten.fill_.Scalar, torch.ops.aten.zero_.default)
 _device = None              # the one that is installed
 
 
@@ -198,17 +200,23 @@ class Device:
 
     def bury(self):
         """Rule 2."""
-        while self.dead:
-            address, nbytes, stream, users, owner = self.dead.popleft()
-            for user in users:
-                user.synchronize()
-            if owner is None:
-                rubbish = ctypes.create_string_buffer(bytes([RUBBISH]) * nbytes, max(1, nbytes))
+        dead, self.dead = self.dead, collections.deque()
+        rubbish = ctypes.create_string_buffer(
+            bytes([RUBBISH]) * max([1, *(nbytes for _, nbytes, *_ in dead)]))
+        for user in {user for *_, users, _ in dead for user in users}:
+            user.synchronize()
+        for address, nbytes, stream, _, owner in dead:
+            if owner is None and nbytes > 0:
                 self.streams.write(stream.cuda_stream, address, ctypes.addressof(rubbish), nbytes)
-                stream.synchronize()
+        for stream in {stream for _, _, stream, *_ in dead}:
+            stream.synchronize()
+        for address, _, _, _, owner in dead:
+            if owner is None:
                 self.streams.free(address)
+            else:
+                owner()
 
-    def put(self, inner, index, late_from=None):
+    def put(self, inner, index):
         """A new device tensor with the values of a CPU tensor."""
         memory = Memory(index, inner.untyped_storage().nbytes())
         result = DeviceTensor(inner, memory)
@@ -232,17 +240,22 @@ class Device:
         stream.kept.append(tensor.memory)
         self.streams.write(stream.cuda_stream, tensor.memory.address + first, address, end - first)
 
-    def _load(self, tensor):
-        """Brings the values to the shadow, in the order of the current stream."""
-        first, end = _extent(tensor.inner)
-        if end == first:
-            return
-        stream = self.current(tensor.memory.index)
-        scratch = ctypes.create_string_buffer(end - first)
-        self.streams.read(stream.cuda_stream, ctypes.addressof(scratch),
-                          tensor.memory.address + first, end - first)
-        stream.synchronize()
-        ctypes.memmove(tensor.inner.untyped_storage().data_ptr() + first, scratch, end - first)
+    def _load(self, *tensors):
+        """Brings the values to the shadows, in the order of the current stream."""
+        parts = []
+        for tensor in tensors:
+            first, end = _extent(tensor.inner)
+            if end == first:
+                continue
+            stream = self.current(tensor.memory.index)
+            scratch = ctypes.create_string_buffer(end - first)
+            self.streams.read(stream.cuda_stream, ctypes.addressof(scratch),
+                              tensor.memory.address + first, end - first)
+            parts.append((stream, tensor.inner.untyped_storage().data_ptr() + first, scratch))
+        for stream in {stream for stream, _, _ in parts}:
+            stream.synchronize()
+        for _, address, scratch in parts:
+            ctypes.memmove(address, scratch, len(scratch))
 
     def fetch(self, tensor):
         """A CPU tensor with the values now."""
@@ -252,7 +265,8 @@ class Device:
     # -- operations -------------------------------------------------------------------
 
     def run(self, func, args, kwargs):
-        self.bury()
+        if len(self.dead) >= SOME:
+            self.bury()
         if func is torch.ops.aten.copy_.default:
             return self._copy(*args, **kwargs)
         flat = tree_flatten((args, kwargs))[0]
@@ -264,9 +278,8 @@ class Device:
         kwargs.pop("device", None)
         kwargs.pop("pin_memory", None)
         index = mine[0].memory.index if mine else 0
-        if not _is_view(func):
-            for tensor in mine:
-                self._load(tensor)
+        if not (_is_view(func) or _is_fresh(func) or func in OVERWRITE):
+            self._load(*mine)
         bare = tree_map(lambda t: t.inner if isinstance(t, DeviceTensor) else t, (args, kwargs))
         result = func(*bare[0], **bare[1])
         for tensor in self._written(func, args, kwargs):
@@ -293,7 +306,8 @@ class Device:
         for tensor in mine:
             if tensor.inner is result:
                 return tensor
-            if where and tensor.layout is torch.strided and tensor.inner.untyped_storage().data_ptr() == where:
+            if where and tensor.layout is torch.strided and \
+                    tensor.inner.untyped_storage().data_ptr() == where:
                 return DeviceTensor(result, tensor.memory)
         made = DeviceTensor(result, Memory(index, result.untyped_storage().nbytes()))
         if not _is_fresh(func):

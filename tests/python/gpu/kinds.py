@@ -6,11 +6,14 @@ standin  tensors of the CUDA driver's stand-in, handed over to the core
 """
 import contextlib
 import os
+import subprocess
 from unittest import mock
 
+from gpu import dlpack
 from gpu.device import Device
 from gpu.streams import Late, StandIn
-from horovod.torch import _gpu
+from horovod.torch import _gpu, _submit
+from launch import ROOT
 
 
 @contextlib.contextmanager
@@ -22,5 +25,20 @@ def installed(kind, everything=True):
                 Device(Late(seed), everything).installed() as device:
             yield device
         return
-    with Device(StandIn(), everything).installed() as device:
+    with mock.patch.object(_submit, "_from_dlpack", dlpack.from_dlpack), \
+            Device(StandIn(), everything).installed() as device:
         yield device
+
+
+def environment(folder):
+    """Compiles the stand-ins; what ranks need to use them."""
+    libraries = {}
+    for name in ("cuda", "nccl"):
+        library = libraries[name] = folder / f"libhvd_standin_{name}.so"
+        subprocess.run([os.environ.get("CC", "cc"), "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-shared",
+                        "-fPIC",
+                        f"-I{ROOT / 'src'}", f"-I{ROOT / 'include'}", "-o", str(library),
+                        str(ROOT / "tests" / "gpu" / f"standin_{name}.c"), "-lpthread",
+                        *([str(libraries["cuda"])] if name == "nccl" else [])], check=True)
+    return {"HVD_TEST_DEVICE": "standin", "HOROVOD_CUDART_LIBRARY": str(libraries["cuda"]),
+            "HOROVOD_NCCL_LIBRARY": str(libraries["nccl"])}
