@@ -345,6 +345,10 @@ enum hvd_status hvd_add_process_set(const int *ranks, int rank_count, int *id_p,
                                     struct hvd_error *err);
 enum hvd_status hvd_remove_process_set(int id, struct hvd_error *err);
 
+/* Large sums over this set will come: the connections that they use are made in the
+ * background.  Otherwise the first sum makes them, and waits for it.  Blocks: as hvd_submit. */
+void hvd_warm_process_set(int id);
+
 int hvd_process_set_count(void);
 int hvd_process_set_ids(int *ids, int capacity);        /* the number of sets */
 int hvd_process_set_size(int id);                       /* -1: unknown */

@@ -249,6 +249,16 @@ enum hvd_status hvd_remove_process_set(int id, struct hvd_error *err)
     WITH_JOB(remove_set(job->engine, id, err));
 }
 
+void hvd_warm_process_set(int id)
+{
+    struct job *job = job_use(NULL);
+
+    if (job == NULL)
+        return;
+    engine_warm_set(job->engine, id);
+    job_done();
+}
+
 int hvd_process_set_ids(int *ids, int capacity)
 {
     struct job *job = job_use(NULL);

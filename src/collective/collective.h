@@ -45,6 +45,8 @@ void coll_team_free(struct coll_team *team);
 bool coll_team_is_local(const struct coll_team *team);
 /* Valid as long as the team. */
 const struct layout *coll_team_layout(const struct coll_team *team);
+/* Makes the connections between hosts that large sums of the team use, in the background. */
+void coll_warm(struct coll_team *team);
 
 enum coll_op { COLL_ALLREDUCE, COLL_ALLGATHER, COLL_BROADCAST, COLL_ALLTOALL,
                COLL_REDUCESCATTER, COLL_BARRIER, COLL_ADASUM, COLL_OP_COUNT };

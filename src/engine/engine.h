@@ -58,6 +58,8 @@ enum hvd_status engine_submit_add_set(struct engine *e, const int *ranks, int co
                                       hvd_handle *handle_p, struct hvd_error *err);
 enum hvd_status engine_submit_remove_set(struct engine *e, int id, hvd_handle *handle_p,
                                          struct hvd_error *err);
+/* See hvd_warm_process_set. */
+void engine_warm_set(struct engine *e, int id);
 int engine_set_ids(struct engine *e, int *ids, int capacity);
 /* The members of a set, -1 if there is none; *self_p is our position or -1. */
 int engine_set_ranks(struct engine *e, int id, int *ranks, int capacity, int *self_p);

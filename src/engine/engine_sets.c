@@ -121,3 +121,14 @@ int engine_set_ranks(struct engine *e, int id, int *ranks, int capacity, int *se
     pthread_mutex_unlock(&e->front);
     return count;
 }
+
+void engine_warm_set(struct engine *e, int id)
+{
+    const struct pset *s;
+
+    baton_take(e);
+    s = pset_find(e, id);
+    if (s != NULL && s->team != NULL)
+        coll_warm(s->team);
+    engine_leave(e);
+}

@@ -293,6 +293,18 @@ static bool put_set(PyObject *dict, int id)
     return ok;
 }
 
+static PyObject *py_warm_process_set(PyObject *mod, PyObject *arg)
+{
+    long id = PyLong_AsLong(arg);
+
+    if (PyErr_Occurred())
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    hvd_warm_process_set((int)id);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
 static PyObject *py_process_sets(PyObject *mod, PyObject *unused)
 {
     PyObject *dict = PyDict_New();
@@ -397,6 +409,7 @@ static PyMethodDef module_methods[] = {
     {"version", py_version, METH_NOARGS, NULL},
     {"add_process_set", py_add_process_set, METH_O, "add_process_set(ranks) -> id"},
     {"remove_process_set", py_remove_process_set, METH_O, NULL},
+    {"warm_process_set", py_warm_process_set, METH_O, NULL},
     {"process_set_rank", py_process_set_rank, METH_O, "-1 unknown, -2 no member"},
     {"process_set_size", py_process_set_size, METH_O, "-1 unknown"},
     {"process_sets", py_process_sets, METH_NOARGS, "{id: [ranks]}"},

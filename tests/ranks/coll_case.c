@@ -177,8 +177,42 @@ static int host_of(const struct coll_bed *bed, int member)
     return mesh_topology(bed->r->mesh)->host_of[bed->ranks[member]];
 }
 
+/* partial[to] = partial[a] + partial[b], or what stands for +. */
+static void reference_pair(const struct reference *ref, int to, int a, int b)
+{
+    const void *src[2] = {ref->partial[a], ref->partial[b]};
+    enum hvd_dtype type = partial_type(ref->c->dtype);
+
+    red_run(&(struct red_job){.src = src, .nsrc = 2, .dst = &ref->partial[to], .ndst = 1,
+                              .count = ref->count, .src_type = type, .dst_type = type,
+                              .op = ref->c->reduce, .prescale = 1.0, .postscale = 1.0});
+}
+
+/* More than eight hosts are added by pairs (order.c): leaves of two hosts or one, then two by
+ * two, until two sums are left. */
+static int reference_tree(struct reference *ref, int hosts)
+{
+    int leaves = 1;
+
+    while (2 * leaves <= hosts)
+        leaves *= 2;
+    for (int i = 0, folded = hosts - leaves; i < leaves; i++)
+        if (i < folded) {
+            reference_pair(ref, i, 2 * i, 2 * i + 1);
+        } else {
+            void *unused = ref->partial[i];
+
+            ref->partial[i] = ref->partial[i + folded];
+            ref->partial[i + folded] = unused;
+        }
+    for (; leaves > 2; leaves /= 2)
+        for (int i = 0; i < leaves / 2; i++)
+            reference_pair(ref, i, 2 * i, 2 * i + 1);
+    return leaves;
+}
+
 /* The members of each host in rank order, then the hosts by their first member. */
-static void reference_reduce(const struct reference *ref, void *out)
+static void reference_reduce(struct reference *ref, void *out)
 {
     const struct coll_case *c = ref->c;
     const struct coll_bed *bed = ref->bed;
@@ -201,6 +235,8 @@ static void reference_reduce(const struct reference *ref, void *out)
                                   .dst_type = partial_type(c->dtype), .op = c->reduce,
                                   .prescale = or_one(c->prescale), .postscale = 1.0});
     }
+    if (hosts > 8)
+        hosts = reference_tree(ref, hosts);
     red_run(&(struct red_job){.src = (const void *const *)ref->partial, .nsrc = hosts,
                               .dst = &out, .ndst = 1, .count = ref->count,
                               .src_type = partial_type(c->dtype), .dst_type = c->dtype,

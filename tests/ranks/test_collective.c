@@ -88,6 +88,17 @@ static void run_ranks(struct harness h, enum coll_op op, harness_fn body)
         run_ranks((struct harness){.hosts = 3}, op, body_op);                          \
     }
 
+/* Where sums are made by pairs of hosts: a power of two of them, and others. */
+TEST(allreduce_over_many_hosts, .limit_s = 240)
+{
+    static const int sizes[] = {9, 11, 16};
+    enum coll_op op = COLL_ALLREDUCE;
+
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+        harness_run(&(struct harness){.size = sizes[i], .hosts = sizes[i], .context = &op,
+                                      .board_bytes = coll_board_bytes()}, body_op);
+}
+
 ON_EVERYTHING(allreduce, COLL_ALLREDUCE)
 ON_EVERYTHING(allgather, COLL_ALLGATHER)
 ON_EVERYTHING(broadcast, COLL_BROADCAST)

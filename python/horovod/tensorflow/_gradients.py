@@ -9,6 +9,7 @@ from typing import Any, Dict, List, Optional, Sequence
 
 import tensorflow as tf
 
+from horovod import _core
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.util import split_list
 from horovod.tensorflow import _names, _reductions, mpi_ops
@@ -66,6 +67,7 @@ class GradientReducer:
         self.process_set = process_set
         self.scale_local_gradients = scale_local_gradients
         self.local: Dict[int, Any] = {}
+        _core.warm_process_set(process_set.process_set_id)
 
     def register_local(self, variable: Any) -> None:
         """The gradient of this variable is not reduced."""

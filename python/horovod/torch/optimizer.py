@@ -24,6 +24,7 @@ from typing import (Any, Callable, Container, Dict, Iterable, Iterator, List, Op
 
 import torch
 
+from horovod import _core
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.torch import mpi_ops
 from horovod.torch._reducer import GradientReducer, When
@@ -377,6 +378,7 @@ def _wrap(optimizer: torch.optim.Optimizer,
         for index, group in enumerate(optimizer.param_groups):
             wrapped._watch(index, group["params"], elsewhere)
         reducer.attach()
+        _core.warm_process_set(process_set.process_set_id)
         if adasum:
             for p in reducer.params:
                 p.grad = torch.zeros_like(p) if p.grad is None else p.grad
