@@ -22,7 +22,13 @@ enum hvd_status device_note_caller(struct handle *h, const struct hvd_request *r
                              "(-1 is the CPU)", req->device, req[i].device);
     if (req->device < 0 || req->op >= HVD_BARRIER || req->problem != NULL)
         return HVD_OK;
-    return gpu_note_caller(req->device, req->stream, &h->ready, err);
+    for (int i = 0; i < count; i++) {
+        if (i > 0 && req[i].stream == req[i - 1].stream)
+            h->entries[i].ready = gpu_event_share(h->entries[i - 1].ready);
+        else
+            TRY(gpu_note_caller(req->device, req[i].stream, &h->entries[i].ready, err));
+    }
+    return HVD_OK;
 }
 
 /* Communicators are made for one device of each rank. */
@@ -48,31 +54,42 @@ static void kick(void *context)
     mesh_kick(context);
 }
 
-enum hvd_status device_start(struct engine *e, struct batch *b, struct hvd_error *err)
+enum hvd_status device_start_work(struct engine *e, const struct batch *b, struct gpu_work *w,
+                                  struct hvd_error *err)
 {
-    struct gpu_work *w = &b->device->work;
-
     w->device = b->set->device->index;
     w->tell = kick;
     w->context = e->mesh;
-    TRY(gpu_start(w, err));
+    return gpu_start(w, err);
+}
+
+enum hvd_status device_await_work(const struct engine *e, struct gpu_work *w,
+                                  struct hvd_error *err)
+{
+    if (!gpu_is_done(w))
+        return HVD_AGAIN;
+    if (w->err.status == HVD_OK)
+        return HVD_OK;
+    *err = w->err;
+    error_prefix(err, "rank %d on %s", e->topo->rank, e->topo->hosts[e->topo->rank]);
+    err->rank = e->topo->rank;
+    return err->status;
+}
+
+enum hvd_status device_start(struct engine *e, struct batch *b, struct hvd_error *err)
+{
+    TRY(device_start_work(e, b, &b->device->work, err));
     b->device->under_way = true;
     return HVD_OK;
 }
 
 enum hvd_status device_await(struct engine *e, struct batch *b, struct hvd_error *err)
 {
-    struct device_run *r = b->device;
+    enum hvd_status status = device_await_work(e, &b->device->work, err);
 
-    if (!gpu_is_done(&r->work))
-        return HVD_AGAIN;
-    r->under_way = false;
-    if (r->work.err.status == HVD_OK)
-        return HVD_OK;
-    *err = r->work.err;
-    error_prefix(err, "rank %d on %s", e->topo->rank, e->topo->hosts[e->topo->rank]);
-    err->rank = e->topo->rank;
-    return err->status;
+    if (status != HVD_AGAIN)
+        b->device->under_way = false;
+    return status;
 }
 
 static int count_news(const struct batch *b)
@@ -126,7 +143,7 @@ static enum hvd_status list_after(struct batch *b, struct hvd_error *err)
     if (r->after == NULL)
         return error_set(err, HVD_NOMEM, -1, "no memory for events");
     for (int i = 0; i < b->count; i++) {
-        struct gpu_event *ready = b->entries[i] != NULL ? b->entries[i]->handle->ready : NULL;
+        struct gpu_event *ready = b->entries[i] != NULL ? b->entries[i]->ready : NULL;
 
         if (ready == NULL || (r->after_count > 0 && r->after[r->after_count - 1] == ready))
             continue;
@@ -140,6 +157,7 @@ void device_run_free(struct device_run *r)
     if (r == NULL)
         return;
     gpu_work_release(&r->work);
+    ring_free(r->ring);
     for (int i = 0; i < r->after_count; i++)
         gpu_event_put(r->after[i]);
     for (int i = 0; i < r->new_count; i++)
@@ -271,7 +289,7 @@ static enum hvd_status begin(struct engine *e, struct batch *b, struct hvd_error
         gpu_nccl_can(f->op, f->dtype, f->reduce, factor_of(f)))
         return nccl_begin(e, b, err);
     TRY(device_make_news(b, err));
-    return staged_begin(e, b, err);
+    return ring_fits(e, b) ? ring_begin(e, b, err) : staged_begin(e, b, err);
 }
 
 static enum hvd_status step(struct engine *e, struct batch *b, struct hvd_error *err)
@@ -291,7 +309,7 @@ static enum hvd_status step(struct engine *e, struct batch *b, struct hvd_error 
     }
     if (r->phase == RUN_NCCL)
         return nccl_step(e, b, err);
-    TRY(staged_step(e, b, err));
+    TRY(r->phase == RUN_RING ? ring_step(e, b, err) : staged_step(e, b, err));
     give_news(b);
     return HVD_OK;
 }
@@ -318,21 +336,27 @@ enum hvd_status device_step(struct engine *e, struct batch *b, struct hvd_error 
     return HVD_AGAIN;
 }
 
+bool device_give_up(struct engine *e, struct gpu_work *w)
+{
+    uint64_t now_us = clock_us();
+
+    if (e->cancel_until_us == 0)
+        e->cancel_until_us = now_us + CANCEL_US;
+    if (w->comm != NULL)
+        gpu_comm_abort(w->comm);
+    return gpu_wait(w, now_us < e->cancel_until_us ? (int64_t)(e->cancel_until_us - now_us)
+                                                   : 0);
+}
+
 /* The job has failed, or the set is removed.  After that the memory of the callers is not
  * touched any more. */
 void device_cancel(struct engine *e, struct batch *b)
 {
     struct device_run *r = b->device;
-    uint64_t now_us = clock_us();
+    bool ended = !r->under_way || device_give_up(e, &r->work);
 
-    if (!r->under_way)
-        return;
-    if (e->cancel_until_us == 0)
-        e->cancel_until_us = now_us + CANCEL_US;
-    if (r->work.comm != NULL)
-        gpu_comm_abort(r->work.comm);
-    if (gpu_wait(&r->work, now_us < e->cancel_until_us
-                               ? (int64_t)(e->cancel_until_us - now_us) : 0))
+    ended &= r->ring == NULL || ring_cancel(e, b);
+    if (ended)
         return;
     b->fused = NULL;                    /* it stays with the driver, which has not answered */
     b->device = NULL;

@@ -9,6 +9,7 @@
  *   IN         the device copies into host memory (device_staged.c),
  *   TASK       the CPU's collective runs there,
  *   OUT        and the device copies back
+ *   RING       the same in chunks, of one large tensor (device_ring.c)
  *   BROKEN     it has failed, and so has the job; the verdict ends it
  *
  * Thread: owner of the baton, but for device_note_caller.
@@ -19,7 +20,8 @@
 #include "engine/engine_int.h"
 #include "gpu/gpu.h"
 
-enum device_phase { RUN_OPENING, RUN_WAITING, RUN_NCCL, RUN_IN, RUN_TASK, RUN_OUT, RUN_BROKEN };
+enum device_phase { RUN_OPENING, RUN_WAITING, RUN_NCCL, RUN_IN, RUN_TASK, RUN_OUT,
+                    RUN_RING, RUN_BROKEN };
 
 struct device_run {
     enum device_phase phase;
@@ -35,6 +37,8 @@ struct device_run {
     int piece_count;
     struct gpu_call *calls;
     void *fill;                         /* neutral elements, where this rank has joined */
+    struct device_ring *ring;           /* of RING; else NULL */
+    void *result;                       /* RING: where it goes */
 };
 
 enum device_state { DEVICE_ASKING, DEVICE_AGREEING, DEVICE_CONNECTING, DEVICE_READY };
@@ -64,6 +68,12 @@ void device_run_free(struct device_run *r);     /* may be NULL */
 void device_close(struct pset *s);
 /* The work is handed to the device; its thread tells the engine. */
 enum hvd_status device_start(struct engine *e, struct batch *b, struct hvd_error *err);
+enum hvd_status device_start_work(struct engine *e, const struct batch *b, struct gpu_work *w,
+                                  struct hvd_error *err);
+enum hvd_status device_await_work(const struct engine *e, struct gpu_work *w,
+                                  struct hvd_error *err);
+/* The job has failed: waits for the end of the work.  False: it does not come. */
+bool device_give_up(struct engine *e, struct gpu_work *w);
 /* HVD_AGAIN: under way. */
 enum hvd_status device_await(struct engine *e, struct batch *b, struct hvd_error *err);
 enum hvd_status device_make_news(struct batch *b, struct hvd_error *err);
@@ -75,6 +85,13 @@ enum hvd_status device_open_step(struct engine *e, struct batch *b, struct hvd_e
 /* device_staged.c */
 enum hvd_status staged_begin(struct engine *e, struct batch *b, struct hvd_error *err);
 enum hvd_status staged_step(struct engine *e, struct batch *b, struct hvd_error *err);
+
+/* device_ring.c */
+bool ring_fits(const struct engine *e, const struct batch *b);
+enum hvd_status ring_begin(struct engine *e, struct batch *b, struct hvd_error *err);
+enum hvd_status ring_step(struct engine *e, struct batch *b, struct hvd_error *err);
+bool ring_cancel(struct engine *e, struct batch *b);    /* false: see device_give_up */
+void ring_free(struct device_ring *g);                  /* may be NULL */
 
 /* What a member says; see device_open.c. */
 struct device_hello {

@@ -63,6 +63,7 @@ struct entry {
     int64_t out_rows;                   /* first dimension of the output */
     int64_t *recv_rows;                 /* owned; alltoall */
     int64_t value;
+    struct gpu_event *ready;            /* what the caller's stream had to do before; or NULL */
     struct gpu_event *end;              /* of its operation, where the caller's stream has to
                                          * wait for it; or NULL */
 };
@@ -84,7 +85,6 @@ struct handle {
     struct hvd_error err;               /* first failure; HVD_OK */
     int count, left;
     int device;                         /* of all its tensors; -1: the CPU */
-    struct gpu_event *ready;            /* what the caller's stream had to do before; or NULL */
     struct entry entries[];
 };
 

@@ -96,14 +96,20 @@ static void complete_batch(struct engine *e, struct batch *b, enum hvd_status st
     batch_free(e, b);
 }
 
-enum hvd_status batch_take_room(struct engine *e, struct batch *b, struct hvd_error *err)
+enum hvd_status batch_take_bytes(struct engine *e, struct batch *b, size_t bytes,
+                                 struct hvd_error *err)
 {
-    TRY(pack_plan(b, err));
-    b->fused = fusion_get(e, b, pack_bytes(b));
+    b->fused = fusion_get(e, b, bytes);
     if (b->fused == NULL)
         return error_set(err, HVD_NOMEM, e->topo->rank,
                          "rank %d: no memory for a fusion buffer", e->topo->rank);
     return HVD_OK;
+}
+
+enum hvd_status batch_take_room(struct engine *e, struct batch *b, struct hvd_error *err)
+{
+    TRY(pack_plan(b, err));
+    return batch_take_bytes(e, b, pack_bytes(b), err);
 }
 
 /* Packs what is not alone, or lets a rank that has joined bring neutral elements. */

@@ -29,16 +29,15 @@ void handle_free(struct handle *h)
         struct entry *t = &h->entries[i];
 
         entry_drop_output(t);
+        gpu_event_put(t->ready);
         gpu_event_put(t->end);
         free(t->name);
         free(t->splits);
         free(t->problem);
         free(t->recv_rows);
     }
-    if (h != NULL) {
-        gpu_event_put(h->ready);
+    if (h != NULL)
         free(h->then);
-    }
     free(h);
 }
 

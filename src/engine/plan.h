@@ -66,6 +66,8 @@ void batch_free(struct engine *e, struct batch *b);
 bool execute_step_all(struct engine *e);
 /* A fusion buffer for all of b, and the collective over it (or over the one tensor that is alone);
  * for device.c, too. */
+enum hvd_status batch_take_bytes(struct engine *e, struct batch *b, size_t bytes,
+                                 struct hvd_error *err);
 enum hvd_status batch_take_room(struct engine *e, struct batch *b, struct hvd_error *err);
 enum hvd_status batch_start_task(struct engine *e, struct batch *b, struct hvd_error *err);
 void execute_fail(struct engine *e, const struct pset *s, enum hvd_status status,

@@ -156,7 +156,6 @@ void gpu_device_end(struct gpu_device *d)
 {
     lane_close(&d->in);
     lane_close(&d->out);
-    gpu_events_free(d);
     gpu_leave();
 }
 
@@ -174,16 +173,28 @@ static void await_end(struct gpu_device *d)
         pthread_join(d->thread, NULL);
 }
 
+static void end_thread(struct gpu_device *d)
+{
+    if (!d->has_thread)
+        return;
+    atomic_store(&d->stop, true);
+    gpu_device_wake(d);
+    await_end(d);
+    d->has_thread = false;
+}
+
 void gpu_close(void)
 {
     for (int i = 0; i < GPU_DEVICES_MAX; i++) {
         struct gpu_device *d = gpu_device_of(i);
+        struct hvd_error err;
 
-        if (d == NULL || !d->has_thread)
+        if (d == NULL)
             continue;
-        atomic_store(&d->stop, true);
-        gpu_device_wake(d);
-        await_end(d);
-        d->has_thread = false;
+        end_thread(d);
+        if (d->lost || gpu_enter(d, &err) != HVD_OK)
+            continue;
+        gpu_events_free(d);
+        gpu_leave();
     }
 }

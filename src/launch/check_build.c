@@ -4,6 +4,8 @@
  * Nothing is imported: a framework is there when the interpreter beside horovodrun (or
  * the first python on PATH) finds both the framework and our module for it.  One python
  * with -S -I finds specs in 20 ms, where an import of torch takes seconds.
+ * NCCL and the CUDA driver are looked for where a worker would: in the packages of that
+ * interpreter, then in the system.  CUDA is not initialised.
  */
 #include "launch/check_build.h"
 
@@ -19,6 +21,7 @@
 struct found {
     bool tensorflow, torch, mxnet, core, mpi;
     char python[PATH_MAX];
+    struct hvd_gpu gpu;
 };
 
 /* Prints a letter for each of: our core, and framework with our module. */
@@ -33,7 +36,9 @@ static const char probe[] =
     "                ('f', 'tensorflow', 'horovod.tensorflow'),\n"
     "                ('m', 'mxnet', 'horovod.mxnet')):\n"
     "    if has(f) and has(m): r += k\n"
-    "print(r)\n";
+    "s = u.find_spec('nvidia') if has('nvidia') else None\n"
+    "print(r + ' ' + ':'.join(p + '/nccl/lib'\n"
+    "      for p in (s.submodule_search_locations if s else ())))\n";
 
 /* The python of the installation horovodrun belongs to. */
 static bool find_python(char *path, size_t capacity)
@@ -52,9 +57,23 @@ static bool find_python(char *path, size_t capacity)
            program_find("python3", path, capacity);
 }
 
+/* The answer is letters, a blank, and directories. */
+static void look_for_gpu(struct found *f, char *answer)
+{
+    char *directories = strchr(answer, ' ');
+
+    if (directories != NULL) {
+        *directories++ = '\0';
+        directories[strcspn(directories, "\n")] = '\0';
+        hvd_gpu_search(directories);
+    }
+    f->gpu.size = sizeof f->gpu;
+    hvd_gpu_info(&f->gpu);
+}
+
 static void look(struct found *f)
 {
-    char answer[64], path[PATH_MAX], text[4096];
+    char answer[4096] = "", path[PATH_MAX], text[4096];
 
     memset(f, 0, sizeof *f);
     f->mpi = program_find("mpirun", path, sizeof path) &&
@@ -62,8 +81,10 @@ static void look(struct found *f)
              mpi_kind_of(text) != MPI_NONE;
     if (find_python(f->python, sizeof f->python)) {
         const char *args[] = {f->python, "-c", probe, NULL};
+        bool answered = program_ask(args, answer, sizeof answer);
 
-        if (program_ask(args, answer, sizeof answer)) {
+        look_for_gpu(f, answer);
+        if (answered) {
             f->core = strchr(answer, 'c') != NULL;
             f->torch = f->core && strchr(answer, 't') != NULL;
             f->tensorflow = f->core && strchr(answer, 'f') != NULL;
@@ -86,6 +107,11 @@ void check_build_add(struct strbuf *out, bool verbose)
         strbuf_addf(out, "\nInterpreter: %s; extension horovod._core was %s.\n",
                     f.python[0] != '\0' ? f.python : "none",
                     f.core ? "built" : "not built");
+    if (verbose)
+        strbuf_addf(out, "GPU: CUDA driver %s, NCCL %s (%d). %s\n",
+                    f.gpu.driver[0] != '\0' ? f.gpu.driver : "none",
+                    f.gpu.nccl[0] != '\0' ? f.gpu.nccl : "none", f.gpu.nccl_version,
+                    f.gpu.reason);
     strbuf_addf(out, "Horovod v%s:\n\nAvailable Frameworks:\n", hvd_version());
     add(out, f.tensorflow, "TensorFlow");
     add(out, f.torch, "PyTorch");
@@ -94,7 +120,7 @@ void check_build_add(struct strbuf *out, bool verbose)
     add(out, f.mpi, "MPI");
     add(out, true, "Gloo");
     strbuf_addf(out, "\nAvailable Tensor Operations:\n");
-    add(out, false, "NCCL");
+    add(out, f.gpu.backend == HVD_GPU_NCCL, "NCCL");
     add(out, false, "DDL");
     add(out, false, "CCL");
     add(out, false, "MPI");

@@ -38,6 +38,8 @@ def test_check_build_has_the_known_layout():
     assert "    [X] PyTorch\n" in done.text and done.text.count("    [X] Gloo\n") == 2
     assert "    [X] TensorFlow\n" in done.text and "    [ ] NCCL\n" in done.text
     assert run("-cb", "--verbose").text.startswith("\n")
+    assert "\nGPU: CUDA driver none, NCCL none (0). nowhere.so was not found\n" in run(
+        "-cb", "--verbose", env={"HOROVOD_CUDART_LIBRARY": "nowhere.so"}).text
 
 
 def test_print_config_tells_who_set_what():
