@@ -121,9 +121,17 @@ static bool load_driver(const char *given, char *why, size_t room)
     return library != NULL && missing == NULL;
 }
 
+static bool is_one_of(const char *word, const char *const *words)
+{
+    while (*words != NULL && strcmp(word, *words) != 0)
+        words++;
+    return *words != NULL;
+}
+
 /* With the lock. */
 static void look(void)
 {
+    static const char *const backends[] = {"auto", "nccl", "host", "off", "", NULL};
     struct hvd_error err;
     struct config conf;
     char why[sizeof known.reason] = "";
@@ -135,7 +143,11 @@ static void look(void)
         return;
     }
     is_forced = strcmp(conf.gpu_backend, "nccl") == 0;
-    if (strcmp(conf.gpu_backend, "off") == 0) {
+    if (!is_one_of(conf.gpu_backend, backends)) {
+        snprintf(known.reason, sizeof known.reason,
+                 "HOROVOD_GPU_BACKEND is %s; auto, nccl, host and off are possible",
+                 conf.gpu_backend);
+    } else if (strcmp(conf.gpu_backend, "off") == 0) {
         snprintf(known.reason, sizeof known.reason, "HOROVOD_GPU_BACKEND is off");
     } else if (load_driver(conf.cudart_library, known.reason, sizeof known.reason)) {
         known.backend = HVD_GPU_HOST;

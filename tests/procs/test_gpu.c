@@ -240,6 +240,19 @@ static void one_sum(int rank, int size, void *context)
     gpu_end();
 }
 
+/* A new generation makes its communicators anew. */
+static void three_jobs(int rank, int size, void *context)
+{
+    for (int i = 0; i < 3; i++)
+        one_sum(rank, size, context);
+}
+
+TEST(a_job_after_another_in_the_same_processes)
+{
+    run(BY_NCCL, 2, 1, NULL, three_jobs);
+    run(BY_HOST, 2, 1, NULL, three_jobs);
+}
+
 static void one_refusal(int rank, int size, void *context)
 {
     struct gpu_tensor t;
