@@ -29,11 +29,7 @@
  * 11. When the agent of horovodrun has been killed, so are its children, by the kernel.  Behind a
  *    wrapper we are none of them, and end ourselves.
  *
- * Messages of a watch connection, integers little endian:
- *   0 u32 kind | 4 u32 status | 8 i32 rank | 12 u32 text bytes, < 1024 | text | GMAC (16)
- *   kinds: 1 beat, 2 verdict, 3 goodbye (status: rule 10), 4 news (rank: bytes of them),
- *   5 left (text: u32 rank + 1 each)
- * The text is filled up with zeros to URGENT_BYTES, except that of a beat, which is empty.
+ * Messages of a watch connection: wire/note.h, each followed by its GMAC.
  */
 #define LOG_COMPONENT "transport"
 #include "transport_int.h"
@@ -43,7 +39,7 @@
 #include "base/fault.h"
 #include "base/log.h"
 #include "base/process.h"
-#include "wire/bytes.h"
+#include "wire/note.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -54,11 +50,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define HEAD 16
-#define NOTE_MAX (HEAD + HVD_ERROR_TEXT + SEAL_TAG)
-#define BEAT_BYTES (HEAD + SEAL_TAG)
-#define URGENT_BYTES 128                /* of text; more than WAKE_BYTES */
-#define WAKE_BYTES (3 * BEAT_BYTES + 1) /* two beats may wait, and one come early */
+#define SEALED_MAX (NOTE_HEAD + NOTE_TEXT_MAX + SEAL_TAG)
+#define BEAT_BYTES (NOTE_HEAD + SEAL_TAG)
+#define WAKE_BYTES (3 * BEAT_BYTES + 1) /* two beats may wait, and one come early; a note that is
+                                         * urgent has more */
 #define FAREWELL_US 500000              /* how long leaving waits for the peers' echo */
 
 /* Epoll data: of peer i's watch connection 2 i, of its process 2 i + 1, and these. */
@@ -69,15 +64,11 @@
 #define EVENT_ALARM (UINT64_MAX - 4)
 
 #define RELINK_US 1000000               /* a job that ends does not choose anew */
-#define LEFT_BYTES 960                  /* of ranks in a note */
-
-enum note_kind { NOTE_BEAT = 1, NOTE_VERDICT, NOTE_GOODBYE, NOTE_NEWS, NOTE_LEFT };
-
 
 /* A watch connection. */
 struct talk {
     struct seal out, in;
-    uint8_t input[NOTE_MAX], output[4 * NOTE_MAX];
+    uint8_t input[SEALED_MAX], output[4 * SEALED_MAX];
     size_t got, pending, sent;          /* output: [sent, pending) is to be sent */
     int told;                           /* departures that were sent, rule 7 */
 };
@@ -135,19 +126,11 @@ static void flush_output(struct watched *p)
         t->sent += (size_t)n;           /* a failure is noticed by reading */
 }
 
-struct note {
-    enum note_kind kind;
-    uint32_t status;
-    int32_t rank;
-    const void *text;
-    size_t bytes;                       /* of text */
-};
-
 /* A note that does not fit is not sealed and not sent: a peer that does not read has
  * worse problems.  A beat that would wait is of no use. */
 static bool note_send(struct watched *p, const struct note *n)
 {
-    size_t text = n->kind == NOTE_BEAT || n->bytes > URGENT_BYTES ? n->bytes : URGENT_BYTES;
+    size_t bytes = note_bytes(n);
     struct talk *t = p->talk;
     uint8_t *to;
 
@@ -156,20 +139,14 @@ static bool note_send(struct watched *p, const struct note *n)
     flush_output(p);
     if (t->sent == t->pending)
         t->sent = t->pending = 0;
-    if (HEAD + text + SEAL_TAG > sizeof t->output - t->pending ||
+    if (bytes + SEAL_TAG > sizeof t->output - t->pending ||
         (n->kind == NOTE_BEAT && t->pending > 0))
         return false;
     to = t->output + t->pending;
-    memset(to + HEAD, 0, text);
-    bytes_put_u32(to, (uint32_t)n->kind);
-    bytes_put_u32(to + 4, n->status);
-    bytes_put_u32(to + 8, (uint32_t)n->rank);
-    bytes_put_u32(to + 12, (uint32_t)text);
-    if (n->bytes > 0)
-        memcpy(to + HEAD, n->text, n->bytes);
-    if (seal_sign(&t->out, to, HEAD + text, to + HEAD + text, NULL) != HVD_OK)
+    put_note(to, n);
+    if (seal_sign(&t->out, to, bytes, to + bytes, NULL) != HVD_OK)
         return false;
-    t->pending += HEAD + text + SEAL_TAG;
+    t->pending += bytes + SEAL_TAG;
     flush_output(p);
     return true;
 }
@@ -183,13 +160,13 @@ static void send_to_all(struct watch *w, const struct note *n)
 static void tell_all(struct watch *w)
 {
     const struct hvd_error *verdict = verdict_get(w->m);
+    struct note note;
 
     if (verdict == NULL || w->told)
         return;
     w->told = true;
-    send_to_all(w, &(struct note){NOTE_VERDICT, (uint32_t)verdict->status, verdict->rank,
-                                  verdict->text,
-                                  strnlen(verdict->text, HVD_ERROR_TEXT - 1)});
+    note = note_of_verdict(verdict);
+    send_to_all(w, &note);
 }
 
 /* ---- Ends ------------------------------------------------------------------------ */
@@ -298,23 +275,37 @@ static void lost(struct watch *w, int peer, const char *format, const char *deta
 /* ---- Reading --------------------------------------------------------------------- */
 
 /* Rule 7: those whom somebody has heard of.  The next beat acts on it. */
-static void take_departures(struct watch *w, const uint8_t *ranks, uint32_t bytes)
+static void take_departures(struct watch *w, const struct note *n)
 {
-    for (uint32_t i = 0; i + 4 <= bytes; i += 4) {
-        uint32_t rank = bytes_get_u32(ranks + i);
+    int rank;
 
-        if (rank > 0 && rank <= (uint32_t)w->count)     /* 0: filled up */
-            atomic_fetch_or(&w->m->left[(rank - 1) / 64], UINT64_C(1) << (rank - 1) % 64);
-    }
+    for (int i = 0; (rank = get_note_left(n, i)) != -1; i++)
+        if (rank >= 0 && rank < w->count)
+            atomic_fetch_or(&w->m->left[rank / 64], UINT64_C(1) << rank % 64);
 }
 
-static void note_take(struct watch *w, int peer, uint32_t text)
+static void take_verdict(struct watch *w, int peer, const struct note *n)
+{
+    struct hvd_error verdict, err;
+
+    if (get_note_verdict(&verdict, n, &err) != HVD_OK) {
+        lost(w, peer, "its heartbeats make no sense (%s)", err.text);
+        return;
+    }
+    verdict_set(w->m, &verdict);
+    tell_all(w);
+    mesh_kick(w->m);
+}
+
+/* The note in `input`, with its GMAC. */
+static void note_take(struct watch *w, int peer, size_t bytes)
 {
     struct watched *p = &w->peers[peer];
     const uint8_t *input = p->talk->input;
     struct hvd_error err = {0};
+    struct note n;
 
-    if (seal_check(&p->talk->in, input, HEAD + text, input + HEAD + text, NULL) != HVD_OK) {
+    if (seal_check(&p->talk->in, input, bytes, input + bytes, NULL) != HVD_OK) {
         error_set(&err, HVD_AUTH, peer, "a heartbeat of rank %d was changed on its way",
                   peer);
         forget(w, peer);
@@ -323,33 +314,26 @@ static void note_take(struct watch *w, int peer, uint32_t text)
     }
     p->begun = true;
     p->seen_us = clock_us();
-    if (bytes_get_u32(input) == NOTE_GOODBYE) {
-        said_goodbye(w, peer, bytes_get_u32(input + 4) != 0);
-    } else if (bytes_get_u32(input) == NOTE_LEFT) {
-        take_departures(w, input + HEAD, text);
-    } else if (bytes_get_u32(input) == NOTE_VERDICT) {
-        err.status = (enum hvd_status)bytes_get_u32(input + 4);
-        err.rank = (int32_t)bytes_get_u32(input + 8);
-        memcpy(err.text, input + HEAD, text);
-        verdict_set(w->m, &err);
-        tell_all(w);
-        mesh_kick(w->m);
-    } else if (bytes_get_u32(input) == NOTE_NEWS) {
-        uint32_t n = bytes_get_u32(input + 8);
-
-        mesh_take_news(w->m, peer, input + HEAD, n < text ? n : text);
-    }
+    get_note(&n, input);
+    if (n.kind == NOTE_GOODBYE)
+        said_goodbye(w, peer, n.status != 0);
+    else if (n.kind == NOTE_LEFT)
+        take_departures(w, &n);
+    else if (n.kind == NOTE_VERDICT)
+        take_verdict(w, peer, &n);
+    else if (n.kind == NOTE_NEWS)
+        mesh_take_news(w->m, peer, n.text, n.bytes);
 }
 
 /* The bytes that are needed before the next decision; 0: nonsense. */
 static size_t note_need(const struct talk *t)
 {
-    uint32_t text;
+    size_t bytes;
 
-    if (t->got < HEAD)
-        return HEAD;
-    text = bytes_get_u32(t->input + 12);
-    return text >= HVD_ERROR_TEXT ? 0 : HEAD + text + SEAL_TAG;
+    if (t->got < NOTE_HEAD)
+        return NOTE_HEAD;
+    bytes = get_note_bytes(t->input);
+    return bytes > 0 ? bytes + SEAL_TAG : 0;
 }
 
 static void watched_read(struct watch *w, int peer)
@@ -377,9 +361,9 @@ static void watched_read(struct watch *w, int peer)
         if (n <= 0)
             return;
         t->got += (size_t)n;
-        if (t->got == need && need > HEAD) {
+        if (t->got == need && need > NOTE_HEAD) {
             t->got = 0;
-            note_take(w, peer, (uint32_t)(need - HEAD - SEAL_TAG));
+            note_take(w, peer, need - SEAL_TAG);
         }
     }
 }
@@ -406,17 +390,14 @@ static void spread_departures(struct watch *w)
             departed(w, i);
     for (int i = 0; i < w->count; i++) {
         struct watched *p = &w->peers[i];
-        uint8_t ranks[LEFT_BYTES];
-        uint32_t n = 0;
+        uint8_t text[4 * NOTE_RANKS_MAX];
+        struct note n;
 
-        if (p->fd < 0)
+        if (p->fd < 0 || p->talk->told == w->departure_count)
             continue;
-        while (p->talk->told + (int)n / 4 < w->departure_count && n < LEFT_BYTES) {
-            bytes_put_u32(ranks + n, (uint32_t)w->departures[p->talk->told + (int)n / 4] + 1);
-            n += 4;
-        }
-        if (n > 0 && note_send(p, &(struct note){.kind = NOTE_LEFT, .text = ranks, .bytes = n}))
-            p->talk->told += (int)n / 4;
+        n = note_of_left(w->departures + p->talk->told, w->departure_count - p->talk->told, text);
+        if (note_send(p, &n))
+            p->talk->told += (int)n.bytes / 4;
     }
 }
 
