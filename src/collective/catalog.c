@@ -2,7 +2,7 @@
  * catalog.c: the algorithms there are, one line each, and the rules that choose among them
  * when the user gives none.  The size of an operation is that of the whole vector: of the
  * input of one member (allreduce, broadcast), of all counts together (allgather,
- * reducescatter).
+ * reducescatter), of as many parts as there are members, each as large as the largest (alltoall).
  */
 #include "collective/collective_int.h"
 
@@ -14,8 +14,9 @@
     X(allgather_rounds) X(allgather_pairwise)                                          \
     X(broadcast_alone) X(broadcast_board) X(broadcast_hier) X(broadcast_tree)          \
     X(broadcast_pipe) X(broadcast_slices)                                              \
-    X(alltoall_alone) X(alltoall_board) X(alltoall_pairwise)                           \
-    X(reducescatter_alone) X(reducescatter_board) X(reducescatter_pairwise)            \
+    X(alltoall_alone) X(alltoall_board) X(alltoall_rounds) X(alltoall_pairwise)        \
+    X(reducescatter_alone) X(reducescatter_board) X(reducescatter_whole)               \
+    X(reducescatter_pairwise)                                                          \
     X(barrier_alone) X(barrier_board) X(barrier_hier) X(barrier_rounds)                \
     X(adasum_alone) X(adasum_slices)
 
@@ -39,8 +40,8 @@ const char catalog_default_rules[] =
     "allgather 0-inf alone, 0-inf board, 0-inf hier, 0-64kb bruck, 0-inf rounds, "
     "0-inf pairwise, "
     "broadcast 0-inf alone, 0-inf board, 0-inf hier, 0-256kb tree, 0-inf pipe, 0-inf slices, "
-    "alltoall 0-inf alone, 0-inf board, 0-inf pairwise, "
-    "reducescatter 0-inf alone, 0-inf board, 0-inf pairwise, "
+    "alltoall 0-inf alone, 0-inf board, 0-inf rounds, 0-inf pairwise, "
+    "reducescatter 0-inf alone, 0-inf board, 0-inf whole, 0-inf pairwise, "
     "barrier 0-inf alone, 0-inf board, 0-inf hier, 0-inf rounds, "
     "adasum 0-inf alone, 0-inf slices";
 

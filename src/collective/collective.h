@@ -62,6 +62,8 @@ struct coll_call {
     const uint64_t *counts;             /* by team rank, elements. allgather: contributed;
                                          * reducescatter: received; alltoall: we send */
     const uint64_t *recv_counts;        /* alltoall: we receive, by team rank */
+    uint64_t most;                      /* alltoall: the largest part that any member sends to any;
+                                         * the same on all members; 0: not known, or nothing */
     int root;                           /* team rank */
     double prescale, postscale;
     int64_t divisor;

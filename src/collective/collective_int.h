@@ -145,6 +145,8 @@ enum hvd_status order_reduce(struct coll_task *task, const void *const *sources,
                              struct hvd_error *err);
 /* True if the team is one of many hosts with a member on each, whose sums are made by pairs. */
 bool order_is_tree(const struct coll_team *team);
+/* The same of a team with any number of members on its hosts. */
+bool order_is_by_pairs(const struct coll_team *team);
 /* The type in which a sum that is not complete is kept. */
 enum hvd_dtype order_partial_type(enum hvd_dtype dtype);
 

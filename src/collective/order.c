@@ -25,6 +25,11 @@ enum hvd_dtype order_partial_type(enum hvd_dtype dtype)
     return dtype == HVD_F16 || dtype == HVD_BF16 ? HVD_F32 : dtype;
 }
 
+bool order_is_by_pairs(const struct coll_team *team)
+{
+    return team->layout.host_count > HOSTS_IN_LINE;
+}
+
 bool order_is_tree(const struct coll_team *team)
 {
     return team->count > HOSTS_IN_LINE && team->layout.host_count == team->count;

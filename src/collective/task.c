@@ -48,6 +48,7 @@ uint64_t task_size(const struct coll_team *team, const struct coll_call *call)
     case COLL_REDUCESCATTER:
         return sum_counts(team, call) * unit;
     case COLL_ALLTOALL:
+        return call->most > 0 ? call->most * unit * (uint64_t)team->count : UINT64_MAX;
     case COLL_BARRIER:
         return 0;
     default:

@@ -83,28 +83,56 @@ static uint64_t tensor_count(const struct negotiator *n, const struct neg_tensor
     return neg_elements(&neg_any_request(n, t)->r);
 }
 
-/* allgather: first dimensions by member; alltoall: rows by sender and receiver */
-static uint32_t put_sizes(const struct negotiator *n, const struct neg_tensor *t,
-                          struct strbuf *sizes)
+static int64_t split_of(const struct wire_request *r, uint32_t to, uint32_t members)
 {
-    const struct wire_request *any = &neg_any_request(n, t)->r;
-    uint32_t members = (uint32_t)n->opt.member_count;
+    return r->split_count > 0 ? get_split(r->splits, to) : r->form.shape[0] / (int64_t)members;
+}
 
-    if (any->form.op == HVD_ALLGATHER) {
-        for (uint32_t m = 0; m < members; m++)
-            put_split(sizes, t->by_member[m]->r.form.shape[0]);
-        return members;
-    }
-    if (any->form.op != HVD_ALLTOALL)
-        return 0;
+/* All send as much to each: many of them say nothing else. */
+static bool splits_are_equal(const struct negotiator *n, const struct neg_tensor *t)
+{
+    uint32_t members = (uint32_t)n->opt.member_count;
+    int64_t rows = split_of(&t->by_member[0]->r, 0, members);
+
     for (uint32_t from = 0; from < members; from++) {
         const struct wire_request *r = &t->by_member[from]->r;
 
-        for (uint32_t to = 0; to < members; to++)
-            put_split(sizes, r->split_count > 0 ? get_split(r->splits, to)
-                                                : r->form.shape[0] / (int64_t)members);
+        for (uint32_t to = 0; to < (r->split_count > 0 ? members : 1); to++)
+            if (split_of(r, to, members) != rows)
+                return false;
     }
+    return true;
+}
+
+static uint32_t put_rows(const struct negotiator *n, const struct neg_tensor *t,
+                         struct strbuf *sizes)
+{
+    uint32_t members = (uint32_t)n->opt.member_count;
+
+    if (splits_are_equal(n, t)) {
+        put_split(sizes, split_of(&t->by_member[0]->r, 0, members));
+        return 1;
+    }
+    for (uint32_t from = 0; from < members; from++)
+        for (uint32_t to = 0; to < members; to++)
+            put_split(sizes, split_of(&t->by_member[from]->r, to, members));
     return members * members;
+}
+
+/* See wire_tensor. */
+static uint32_t put_sizes(const struct negotiator *n, const struct neg_tensor *t,
+                          struct strbuf *sizes)
+{
+    uint8_t op = neg_any_request(n, t)->r.form.op;
+    uint32_t members = (uint32_t)n->opt.member_count;
+
+    if (op == HVD_ALLTOALL)
+        return put_rows(n, t, sizes);
+    if (op != HVD_ALLGATHER)
+        return 0;
+    for (uint32_t m = 0; m < members; m++)
+        put_split(sizes, t->by_member[m]->r.form.shape[0]);
+    return members;
 }
 
 static void write_tensor(struct negotiator *n, struct neg_tensor *t, int cached)

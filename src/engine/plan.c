@@ -68,7 +68,8 @@ static bool copy_list(uint64_t **to, const uint64_t *from, int n)
 enum hvd_status plan_copy(struct plan *p, const struct plan *from, int members,
                           struct hvd_error *err)
 {
-    *p = (struct plan){.out_count = from->out_count, .out_rows = from->out_rows};
+    *p = (struct plan){.out_count = from->out_count, .out_rows = from->out_rows,
+                       .most = from->most};
     if (copy_list(&p->counts, from->counts, members) &&
         copy_list(&p->recv_counts, from->recv_counts, members) &&
         copy_list((uint64_t **)&p->recv_rows, (const uint64_t *)from->recv_rows, members))
@@ -99,8 +100,9 @@ static enum hvd_status plan_alltoall(struct plan *p, const struct pset *s,
                                      struct hvd_error *err)
 {
     uint32_t n = (uint32_t)s->count, self = (uint32_t)s->self;
+    bool equal = w->size_count == 1;
 
-    if (w->size_count != n * n)
+    if (!equal && w->size_count != (uint64_t)n * n)
         return error_set(err, HVD_PROTO, -1, "alltoall with %u sizes", w->size_count);
     p->recv_counts = calloc(n, sizeof *p->recv_counts);
     p->recv_rows = calloc(n, sizeof *p->recv_rows);
@@ -108,10 +110,16 @@ static enum hvd_status plan_alltoall(struct plan *p, const struct pset *s,
         return error_set(err, HVD_NOMEM, -1, "no memory for a plan");
     p->out_rows = 0;
     for (uint32_t m = 0; m < n; m++) {
-        p->counts[m] = (uint64_t)get_split(w->sizes, self * n + m) * form_row(&t->form);
-        p->recv_rows[m] = get_split(w->sizes, m * n + self);
+        p->counts[m] = (uint64_t)get_split(w->sizes, equal ? 0 : self * n + m) *
+                       form_row(&t->form);
+        p->recv_rows[m] = get_split(w->sizes, equal ? 0 : m * n + self);
         p->recv_counts[m] = (uint64_t)p->recv_rows[m] * form_row(&t->form);
         p->out_rows += p->recv_rows[m];
+    }
+    for (uint32_t i = 0; i < w->size_count; i++) {
+        uint64_t part = (uint64_t)get_split(w->sizes, i) * form_row(&t->form);
+
+        p->most = part > p->most ? part : p->most;
     }
     p->out_count = (uint64_t)p->out_rows * form_row(&t->form);
     return HVD_OK;
@@ -166,7 +174,7 @@ void plan_call(struct coll_call *call, const struct pset *s,
     *call = (struct coll_call){
         .op = coll_op_of(f->op, f->reduce), .dtype = f->dtype,
         .reduce = plan_reduce(f->reduce), .counts = p->counts,
-        .recv_counts = p->recv_counts, .root = f->root, .prescale = f->prescale,
+        .recv_counts = p->recv_counts, .most = p->most, .root = f->root, .prescale = f->prescale,
         .postscale = f->postscale,
         .divisor = reduces && f->reduce == HVD_AVERAGE ? s->count : 1,
     };

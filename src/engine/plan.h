@@ -18,6 +18,7 @@ struct plan {
     uint64_t *counts;                   /* see coll_call; NULL when not needed */
     uint64_t *recv_counts;
     int64_t *recv_rows;                 /* alltoall: rows from each member */
+    uint64_t most;                      /* alltoall, see coll_call */
     uint64_t out_count;                 /* elements of the output */
     int64_t out_rows;                   /* its first dimension, -1: that of the input */
 };

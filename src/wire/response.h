@@ -72,7 +72,7 @@ struct wire_tensor {
     uint32_t cached;                    /* cache number + 1, 0: not cached */
     uint32_t turn;                      /* last turn used on its board so far */
     uint32_t size_count;                /* allgather: first dimension by member; alltoall:
-                                         * rows by sender and receiver */
+                                         * rows by sender and receiver, or one: all equal */
     const uint8_t *sizes;               /* size_count little-endian int64 */
 };
 

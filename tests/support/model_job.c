@@ -111,7 +111,7 @@ static float value_of(const struct model_job *job, int rank, size_t i)
     return (float)(rank % 16 + 1 + (int)(i % 5));
 }
 
-/* The same bits on all ranks. */
+/* Of an allreduce: the same bits on all ranks. */
 static void check_sum(struct model_job *job, int rank, const float *out, size_t count)
 {
     uint64_t sum = hash_code((const char *)out, count * sizeof *out) + 1;
@@ -121,16 +121,67 @@ static void check_sum(struct model_job *job, int rank, const float *out, size_t 
     job->sum = sum;
 }
 
-static void check_values(const struct model_job *job, int rank, const float *out, size_t count)
+/* Elements [first, first + count) of the sum. */
+static void check_values(const struct model_job *job, int rank, const float *out, size_t first,
+                         size_t count)
 {
     for (size_t i = 0; i < count; i++) {
         double sum = 0;
 
         for (int r = 0; r < job->opt.size; r++)
-            sum += value_of(job, r, i);
+            sum += value_of(job, r, first + i);
         if ((double)out[i] != sum)
-            stop_program("wrong value", rank, "allreduce");
+            stop_program("wrong value", rank, "of a sum");
     }
+}
+
+/* Equal parts of `share` elements. */
+static void check_parts(const struct model_job *job, int rank, const float *out, size_t share)
+{
+    for (int from = 0; from < job->opt.size; from++)
+        for (size_t i = 0; i < share; i++)
+            if (out[(size_t)from * share + i] != value_of(job, from, (size_t)rank * share + i))
+                stop_program("wrong value", rank, "of an alltoall");
+}
+
+/* The first ranks have an element more. */
+static void check_slice(struct model_job *job, int rank, const float *out, size_t count)
+{
+    size_t size = (size_t)job->opt.size, me = (size_t)rank, more = count % size;
+    size_t first = count / size * me + (me < more ? me : more);
+    size_t mine = count / size + (me < more);
+
+    if (job->opt.rough)
+        job->sum += hash_code((const char *)out, mine * sizeof *out) * (me + 1);
+    else
+        check_values(job, rank, out, first, mine);
+}
+
+static void check_output(struct model_job *job, int rank, const struct model_step *s, int k)
+{
+    struct model_rank *r = &job->ranks[rank];
+    size_t count = s->bytes / sizeof(float);
+    struct hvd_output out = {.size = sizeof out};
+    struct hvd_error err;
+
+    if (engine_output(r->engine, r->handles[k], 0, false, &out, &err) != HVD_OK)
+        stop_program("output", rank, err.text);
+    if (s->op == HVD_ALLTOALL)
+        check_parts(job, rank, out.data, count / (size_t)job->opt.size);
+    else if (s->op == HVD_REDUCESCATTER)
+        check_slice(job, rank, out.data, count);
+    else if (job->opt.rough)
+        check_sum(job, rank, out.data, count);
+    else
+        check_values(job, rank, out.data, 0, count);
+    free(r->out[k]);
+    r->out[k] = NULL;
+}
+
+static bool is_checked(const struct model_job *job, enum hvd_op op)
+{
+    return !job->opt.phantom && (op == HVD_ALLREDUCE || op == HVD_ALLTOALL ||
+                                 op == HVD_REDUCESCATTER);
 }
 
 /* ---- A step ---------------------------------------------------------------------------- */
@@ -153,14 +204,14 @@ static void submit(struct model_job *job, int rank, const struct model_step *s, 
         req = (struct hvd_request){.size = sizeof req, .op = HVD_JOIN, .device = -1};
     if (s->op == HVD_ALLGATHER || s->op == HVD_ALLTOALL || s->op == HVD_REDUCESCATTER)
         req.output = NULL;
-    if (!job->opt.phantom && s->op == HVD_ALLREDUCE) {
+    if (is_checked(job, s->op)) {
         float *both = malloc(2 * s->bytes);
 
         BUG_ON(both == NULL);
         for (size_t i = 0; i < count; i++)
             both[i] = value_of(job, rank, i);
         req.input = both;
-        req.output = both + count;
+        req.output = s->op == HVD_ALLREDUCE ? both + count : NULL;
         r->out[k] = both;
     }
     if (engine_submit(r->engine, &req, 1, &r->handles[k], &err) != HVD_OK)
@@ -182,18 +233,12 @@ static void collect(struct model_job *job, int rank, const struct model_step *s,
             continue;
         if (status != HVD_OK)
             stop_program("operation", rank, err.text);
+        r->end_ns = model_now(job->net);
+        if (r->out[k] != NULL)
+            check_output(job, rank, s, k);
         engine_release(r->engine, r->handles[k]);
         r->handles[k] = 0;
         r->open--;
-        r->end_ns = model_now(job->net);
-        if (r->out[k] != NULL && job->opt.rough)
-            check_sum(job, rank, r->out[k] + s->bytes / sizeof(float),
-                      s->bytes / sizeof(float));
-        else if (r->out[k] != NULL)
-            check_values(job, rank, r->out[k] + s->bytes / sizeof(float),
-                         s->bytes / sizeof(float));
-        free(r->out[k]);
-        r->out[k] = NULL;
     }
 }
 

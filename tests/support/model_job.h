@@ -31,7 +31,8 @@ struct model_step {
 
 struct model_job *model_job_new(const struct model_options *opt, const struct config *conf);
 /* All ranks do it at once.  Ends the program if it does not complete, or with wrong values (of an
- * allreduce; without phantom), or other bits on another rank (rough). */
+ * allreduce, alltoall, reducescatter; without phantom), or other bits on another rank (allreduce,
+ * rough). */
 void model_job_step(struct model_job *job, const struct model_step *step,
                     struct model_cost *cost);
 /* hvd_join of all ranks. */

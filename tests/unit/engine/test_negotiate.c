@@ -257,6 +257,26 @@ TEST(alltoall_tells_the_rows_of_all)
     neg_free(n);
 }
 
+/* However they were said: by splits or by their absence. */
+TEST(alltoall_of_equal_parts_tells_one_number)
+{
+    static const uint8_t splits[24] = {2, [8] = 2, [16] = 2};
+    struct negotiator *n = neg_make(3, plain);
+
+    for (int m = 0; m < 3; m++) {
+        struct wire_request r = like("x", HVD_ALLTOALL);
+
+        r.form.shape[0] = 6;
+        r.splits = splits;
+        r.split_count = m == 1 ? 3 : 0;
+        announce(n, m, r);
+    }
+    CHECK_EQ(emit(n), 1);
+    CHECK_EQ(answers[0].size_count, 1);
+    CHECK_EQ(answers[0].sizes[0], 2);
+    neg_free(n);
+}
+
 /* ---- Problems and late members ------------------------------------------------------------ */
 
 TEST(a_problem_of_one_fails_all)

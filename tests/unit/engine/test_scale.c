@@ -5,7 +5,7 @@
  */
 #include "check.h"
 #include "collective/collective.h"
-#include "support/model_job.h"
+#include "support/model_watch.h"
 
 #include <stdlib.h>
 
@@ -57,6 +57,25 @@ TEST(sums_are_right_on_every_layout)
     config_release(&conf);
 }
 
+/* Small parts and large ones: other algorithms on more than 8 hosts. */
+TEST(parts_are_right_on_every_layout)
+{
+    static const struct { int size, per_host; } layouts[] = {{5, 2}, {9, 1}, {16, 1}, {23, 2},
+                                                             {27, 3}, {40, 4}};
+    static const uint64_t parts[] = {4, 60, 1200, 20000};
+
+    read_config();
+    for (size_t i = 0; i < sizeof layouts / sizeof layouts[0]; i++)
+        for (size_t k = 0; k < sizeof parts / sizeof parts[0]; k++) {
+            int size = layouts[i].size, per_host = layouts[i].per_host;
+            uint64_t bytes = parts[k] * (uint64_t)size;
+
+            cached_step(size, per_host, "10gbe", HVD_ALLTOALL, bytes, false);
+            cached_step(size, per_host, "10gbe", HVD_REDUCESCATTER, bytes + 4, false);
+        }
+    config_release(&conf);
+}
+
 /* Two hosts: one message up, one down; small ones meet half way. */
 TEST(few_hosts_need_two_messages)
 {
@@ -95,7 +114,8 @@ TEST(messages_and_peers_grow_with_the_logarithm, .limit_s = 120)
 {
     static const struct { enum hvd_op op; uint64_t bytes; } rows[] = {
         {HVD_ALLREDUCE, 4}, {HVD_ALLREDUCE, 1 << 20}, {HVD_BROADCAST, 1 << 10},
-        {HVD_BARRIER, 0},
+        {HVD_BARRIER, 0}, {HVD_ALLGATHER, 64}, {HVD_ALLTOALL, 1 << 10},
+        {HVD_REDUCESCATTER, 1 << 10}, {HVD_REDUCESCATTER, 1 << 20},
     };
 
     read_config();
@@ -109,6 +129,24 @@ TEST(messages_and_peers_grow_with_the_logarithm, .limit_s = 120)
             CHECK(cost.peers <= 17 + 2 * log + 4);
         }
     config_release(&conf);
+}
+
+/* Forming: the neighbours of the overlay.  A death: a message's time for each step of it. */
+TEST(init_and_deaths_grow_with_the_logarithm)
+{
+    for (int hosts = 2; hosts <= 2048; hosts *= 4) {
+        struct model_options opt = {.kind = model_kind_of("10gbe"), .size = 2 * hosts,
+                                    .per_host = 2};
+        uint64_t hop_ns = opt.kind->latency_ns + 2 * opt.kind->message_ns;
+        int log = 31 - __builtin_clz((unsigned)hosts);
+        struct model_cost cost;
+
+        model_init_cost(&opt, &cost);
+        CHECK(cost.peers <= log + 1);
+        CHECK(cost.busiest_messages <= (uint64_t)(3 * (log + 2) + 2));
+        model_death_cost(&opt, &cost);
+        CHECK(cost.time_ns <= (uint64_t)(log + 1) * hop_ns);
+    }
 }
 
 /* Twice the hosts: a step more, not twice the time; and never far from what the model allows. */
@@ -135,8 +173,34 @@ TEST(time_grows_with_the_logarithm, .limit_s = 120)
 }
 
 /* Whatever algorithm, the same bits: sums that depend on their order tell. */
+static void compare_rules(const char *const *rules, size_t count, enum hvd_op op, uint64_t bytes,
+                          int size, int per_host)
+{
+    uint64_t first = 0;
+    struct hvd_error err;
+
+    for (size_t k = 0; k < count; k++) {
+        struct model_options opt = {.kind = model_kind_of("10gbe"), .size = size,
+                                    .per_host = per_host, .rough = true};
+        struct model_step step = {.op = op, .bytes = bytes, .name = "x"};
+        struct model_cost cost;
+        struct model_job *job;
+
+        CHECK_OK(coll_set_rules(rules[k], &err), err);
+        job = model_job_new(&opt, &conf);
+        for (int turn = 0; turn < 3; turn++)    /* in full, and cached: small ones eager */
+            model_job_step(job, &step, &cost);
+        model_job_free(job);
+        CHECK(first == 0 || cost.sum == first);
+        first = cost.sum;
+    }
+    CHECK_OK(coll_set_rules("", &err), err);
+}
+
 TEST(every_algorithm_adds_in_the_same_order, .limit_s = 120)
 {
+    static const char *const scatters[] = {"reducescatter 0-inf whole",
+                                           "reducescatter 0-inf pairwise"};
     static const char *const rules[] = {"allreduce 0-inf hier, 0-inf gather",
                                         "allreduce 0-inf hier, 0-inf pairwise",
                                         "allreduce 0-inf hier, 0-inf doubling",
@@ -144,31 +208,15 @@ TEST(every_algorithm_adds_in_the_same_order, .limit_s = 120)
                                         "allreduce 0-inf gather", "allreduce 0-inf pairwise"};
     static const struct { int size, per_host; } layouts[] = {{9, 1}, {16, 1}, {23, 1}, {27, 3},
                                                              {38, 3}};
-    struct hvd_error err;
 
     read_config();
     for (size_t i = 0; i < sizeof layouts / sizeof layouts[0]; i++)
         for (uint64_t bytes = 4; bytes <= 70000; bytes = bytes * 20 + 4) {
-            uint64_t first = 0;
-
-            for (size_t k = 0; k < sizeof rules / sizeof rules[0]; k++) {
-                struct model_options opt = {.kind = model_kind_of("10gbe"),
-                                            .size = layouts[i].size,
-                                            .per_host = layouts[i].per_host, .rough = true};
-                struct model_step step = {.op = HVD_ALLREDUCE, .bytes = bytes, .name = "x"};
-                struct model_cost cost;
-                struct model_job *job;
-
-                CHECK_OK(coll_set_rules(rules[k], &err), err);
-                job = model_job_new(&opt, &conf);
-                for (int turn = 0; turn < 3; turn++)    /* in full, and cached: small ones eager */
-                    model_job_step(job, &step, &cost);
-                model_job_free(job);
-                CHECK(first == 0 || cost.sum == first);
-                first = cost.sum;
-            }
+            compare_rules(rules, sizeof rules / sizeof rules[0], HVD_ALLREDUCE, bytes,
+                          layouts[i].size, layouts[i].per_host);
+            compare_rules(scatters, 2, HVD_REDUCESCATTER, bytes * 20, layouts[i].size,
+                          layouts[i].per_host);
         }
-    CHECK_OK(coll_set_rules("", &err), err);
     config_release(&conf);
 }
 
