@@ -113,6 +113,7 @@ static void server_destroy(struct hvd_server *s)
         close(s->epoll);
     if (s->wake >= 0)
         close(s->wake);
+    free(s->table);
     meeting_release(&s->meeting);
     replay_release(&s->seen);
     secret_free(s->key, HVD_KEY_BYTES);

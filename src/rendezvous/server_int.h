@@ -25,13 +25,14 @@
 
 #define SERVER_LISTENERS 64
 #define SERVER_UNPROVED 256             /* RELIABILITY S4; more push the oldest out */
+#define SERVER_UNSENT ((size_t)128 << 20)       /* bytes of tables that wait for their sockets */
 
 #define PEER_STATES(X)                                                                 \
     X(HELLO,   "nothing proved; reads a HELLO")                                        \
     X(CONFIRM, "its HELLO fits, the REPLY is sent; reads a CONFIRM")                   \
     X(ENTRY,   "proved; reads an entry")                                               \
     X(WAITING, "has a seat, the table is not complete")                                \
-    X(RUNNING, "has the table")                                                        \
+    X(RUNNING, "has the table, or is owed it")                                         \
     X(GUEST,   "proved; what it says is for the hooks")                                \
     X(DEAD,    "closed; freed at the end of the turn")
 
@@ -52,6 +53,7 @@ struct peer {
     enum peer_state state;
     int fd;                             /* from ENTRY on owned by channel */
     bool wants_write;                   /* epoll watches for it */
+    bool owed;                          /* RUNNING: its table is not sent yet */
     uint64_t deadline_us;               /* of the state; RUNNING: none */
     enum hs_purpose purpose;            /* proved */
     int rank;                           /* proved; WAITING, RUNNING: its seat */
@@ -95,6 +97,8 @@ struct hvd_server {
     struct list unproved;               /* HELLO, CONFIRM, ENTRY, in the order they came */
     int unproved_count;
     struct list workers;                /* WAITING, RUNNING, GUEST */
+    uint8_t *table;                     /* that is owed to some; NULL: to nobody */
+    size_t table_bytes;
     uint64_t worker_deadline_us;        /* no worker's own deadline is earlier */
     struct list dead;
     struct hvd_error report;            /* of the first worker of the generation that has
@@ -130,6 +134,7 @@ void peer_push_out_oldest(struct hvd_server *s);
 void peer_expire(struct hvd_server *s, uint64_t now_us);
 uint64_t peer_next_deadline_us(const struct hvd_server *s);
 void peer_free_dead(struct hvd_server *s);
+void peer_send_tables(struct hvd_server *s);    /* to those for whom there was no room */
 void peer_watch(struct hvd_server *s, struct peer *p);  /* for what it wants to write */
 /* err to all who wait (they leave), and, `running`, to all who run (they stay). */
 void peer_tell_all(struct hvd_server *s, const struct hvd_error *err, bool running);

@@ -124,6 +124,7 @@ static void turn(struct hvd_server *s, const struct epoll_event *events, int cou
         handle(s, &events[i]);
     now = clock_us();
     peer_expire(s, now);
+    peer_send_tables(s);
     if (!s->listening && s->listen_again_us <= now)
         set_listening(s, true);
     if (s->hooks.came != NULL)

@@ -337,6 +337,7 @@ static void peer_sit(struct hvd_server *s, struct peer *p, uint32_t wait_ms)
     peer_enter(s, p, PEER_WAITING, &s->workers);
 }
 
+/* All have the same version and settings (meeting.c): they need not be told each other's. */
 static enum hvd_status encode_table(struct hvd_server *s, uint8_t **bytes_p, size_t *n_p,
                                     struct hvd_error *err)
 {
@@ -344,18 +345,58 @@ static enum hvd_status encode_table(struct hvd_server *s, uint8_t **bytes_p, siz
     struct table table;
 
     TRY(meeting_form(&s->meeting, clock_us(), &table, err));
+    for (int i = 0; i < table.count; i++)
+        table.entries[i].version[0] = table.entries[i].config_text[0] = '\0';
     status = put_table(&table, bytes_p, n_p, err);
     table_release(&table);
     return status;
 }
 
+/* Each has a copy of its own, as it is sealed with another key: so many bytes at a time. */
+static void send_tables(struct hvd_server *s, size_t room)
+{
+    struct hvd_error err;
+    size_t unsent = 0;
+    bool all = true;
+
+    list_each(node, &s->workers)
+        unsent += list_entry(node, struct peer, node)->channel.unsent_n;
+    list_each_safe(node, &s->workers) {
+        struct peer *p = list_entry(node, struct peer, node);
+
+        if (!p->owed)
+            continue;
+        all = unsent < room;
+        if (!all)
+            break;
+        p->owed = false;
+        s->counters.tables++;
+        if (channel_send(&p->channel, RDV_TABLE, s->table, s->table_bytes, &err) != HVD_OK) {
+            peer_drop(s, p);
+            continue;
+        }
+        unsent += p->channel.unsent_n;
+        peer_watch(s, p);
+    }
+    if (all) {
+        free(s->table);
+        s->table = NULL;
+    }
+}
+
+void peer_send_tables(struct hvd_server *s)
+{
+    if (s->table != NULL)
+        send_tables(s, SERVER_UNSENT);
+}
+
 static void push_tables(struct hvd_server *s)
 {
-    uint8_t *bytes = NULL;
     struct hvd_error err;
-    size_t n;
 
-    if (encode_table(s, &bytes, &n, &err) != HVD_OK) {
+    if (s->table != NULL)
+        send_tables(s, SIZE_MAX);       /* that of the generation before */
+    if (encode_table(s, &s->table, &s->table_bytes, &err) != HVD_OK) {
         fail_round(s, &err, -1);
         return;
     }
@@ -366,14 +407,10 @@ static void push_tables(struct hvd_server *s)
 
         if (p->state != PEER_WAITING)
             continue;
-        s->counters.tables++;
+        p->owed = true;
         peer_enter(s, p, PEER_RUNNING, &s->workers);
-        if (channel_send(&p->channel, RDV_TABLE, bytes, n, &err) != HVD_OK)
-            peer_drop(s, p);
-        else
-            peer_watch(s, p);
     }
-    free(bytes);
+    peer_send_tables(s);
 }
 
 static void seat(struct hvd_server *s, struct peer *p, const struct table_entry *e,

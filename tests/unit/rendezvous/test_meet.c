@@ -55,6 +55,89 @@ TEST(eight_workers_meet_with_one_message_each)
     hvd_server_free(s);
 }
 
+/* ---- Many at once ------------------------------------------------------------------------ */
+
+static double cpu_ms(pthread_t thread)
+{
+    struct timespec t;
+    clockid_t id;
+
+    CHECK_EQ(pthread_getcpuclockid(thread, &id), 0);
+    CHECK_EQ(clock_gettime(id, &t), 0);
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
+}
+
+/* As a real rank says them: its settings, two addresses. */
+static void fill_entry(struct table_entry *e)
+{
+    memset(e->config_text, 'c', 200);
+    e->config_text[200] = 0;
+    e->addr_count = 2;
+    strcpy(e->addrs[1], "192.168.100.100");
+}
+
+/* Its table is 2 KiB a rank: checked and dropped at once. */
+static void *worker_come(void *context)
+{
+    struct worker *w = context;
+
+    worker_run(w);
+    if (w->status == HVD_OK) {
+        CHECK_EQ(w->table.entries[w->table.count - 1].rank, w->table.count - 1);
+        w->entry.pid = w->table.count;
+    }
+    table_release(&w->table);
+    return NULL;
+}
+
+static void allow_descriptors(rlim_t count)
+{
+    struct rlimit limit;
+
+    CHECK_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    if (limit.rlim_max < count)
+        check_skip("too few descriptors");
+    limit.rlim_cur = limit.rlim_cur > count ? limit.rlim_cur : count;
+    CHECK_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+}
+
+/* HVD_MANY_WORKERS=n; the long suite takes 1 024. */
+TEST(hundreds_of_workers_come_at_once, .limit_s = 120)
+{
+    int count = getenv("HVD_MANY_WORKERS") != NULL ? atoi(getenv("HVD_MANY_WORKERS")) : 200;
+    struct hvd_server_options opt = server_options(count);
+    struct worker *w = calloc((size_t)count, sizeof *w);
+    struct hvd_server *s;
+    struct server_counters c;
+    uint64_t start, slowest = 0;
+
+    allow_descriptors((rlim_t)count * 3 + 64);
+    opt.timeout_s = 100;
+    s = server_up(opt);
+    start = clock_us();
+    for (int i = 0; i < count; i++) {
+        w[i] = worker_of(hvd_server_port(s), i, count);
+        w[i].opt.deadline_us = start + 100000000;
+        fill_entry(&w[i].entry);
+        CHECK_EQ(pthread_create(&w[i].thread, NULL, worker_come, &w[i]), 0);
+    }
+    for (int i = 0; i < count; i++) {
+        worker_wait(&w[i]);
+        CHECK_OK(w[i].status, w[i].err);
+        CHECK_EQ(w[i].entry.pid, count);
+        slowest = w[i].took_us > slowest ? w[i].took_us : slowest;
+    }
+    c = counters_of(s);
+    printf("%d workers: %.0f ms, the slowest %.0f; server: %.0f ms of CPU, %llu connections, %llu "
+           "refused\n", count, (double)(clock_us() - start) / 1e3, (double)slowest / 1e3,
+           cpu_ms(s->thread), (unsigned long long)c.accepted, (unsigned long long)c.refused);
+    CHECK_EQ(c.tables, (uint64_t)count);
+    for (int i = 0; i < count; i++)
+        worker_end(&w[i]);
+    hvd_server_free(s);
+    free(w);
+}
+
 /* The server lives in another process; workers are there before it, as forking beside
  * its thread would copy locks of libraries that nobody opens again. */
 TEST(eight_processes_meet)
