@@ -3,10 +3,12 @@
  * collectives, virtual time (tests/support/model_net.h).  A line of JSON for every row.
  *
  *   scalebench [--net 10gbe,ib100,cloud] [--ranks 2,16,...] [--per-host 8] [--sizes 4,1048576,...]
- *              [--ops allreduce,...]
+ *              [--ops init,death,allreduce,...]
+ *
+ * init and death are those of tests/support/model_watch.h.
  */
 #include "base/config.h"
-#include "support/model_job.h"
+#include "support/model_watch.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -46,7 +48,8 @@ static void print(const struct model_options *opt, const char *op, const char *k
            "\"busiest_bytes\": %llu, \"posts\": %llu, \"peers\": %d, \"real_s\": %.2f}\n",
            opt->kind->name, opt->size, (opt->size + opt->per_host - 1) / opt->per_host, op,
            kind, (unsigned long long)bytes, (double)c->time_ns / 1e3,
-           (double)model_allreduce_bound_ns(opt, strcmp(op, "allreduce") == 0 ? bytes : 0) / 1e3,
+           c->time_ns == 0 ? 0.0 : (double)model_allreduce_bound_ns(
+               opt, strcmp(op, "allreduce") == 0 ? bytes : 0) / 1e3,
            (unsigned long long)c->messages, (unsigned long long)c->bytes,
            (unsigned long long)c->busiest_messages, c->busiest,
            (unsigned long long)c->busiest_bytes, (unsigned long long)c->posts, c->peers, took);
@@ -87,46 +90,64 @@ static const char *option(int argc, char **argv, const char *name, const char *o
     return otherwise;
 }
 
-/* Ranks keep scratch memory for their slice of a vector, several times: 1 024 ranks with 100 MiB
- * in hosts of 8 have been seen to take 23 GB. */
-static bool fits(const struct model_options *opt, uint64_t bytes)
+/* What needs no engines.  False: it does. */
+static bool run_watch(const struct model_options *opt, const char *op)
 {
-    double need = 2.0 * opt->size * (double)bytes / opt->per_host;
+    struct model_cost cost;
+    double begin = seconds();
+    bool dies = strcmp(op, "death") == 0;
+
+    if (!dies && strcmp(op, "init") != 0)
+        return false;
+    if (dies)
+        model_death_cost(opt, &cost);
+    else
+        model_init_cost(opt, &cost);
+    print(opt, op, dies ? "kill" : "form", 0, &cost, seconds() - begin);
+    return true;
+}
+
+/* An engine has about 240 kB, and 66 bytes for each rank of its job (measured). */
+static bool fits(const struct model_options *opt)
+{
+    double need = opt->size * (240e3 + 66.0 * opt->size);
     double room = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
 
     if (need <= room / 2)
         return true;
-    fprintf(stderr, "scalebench: %d ranks with %llu bytes are left out: they need some %.0f GB\n",
-            opt->size, (unsigned long long)bytes, need / 1e9);
+    fprintf(stderr, "scalebench: %d engines are left out: they need %.1f GB\n", opt->size,
+            need / 1e9);
     return false;
 }
 
 static void run_job(const struct model_options *opt, const struct config *conf,
                     const char *op_list, const char *size_list)
 {
-    struct model_job *job = model_job_new(opt, conf);
+    struct model_job *job = NULL;
     char *op_text = strdup(op_list), *op_at = op_text, *op;
 
     while ((op = next(&op_at)) != NULL) {
         char *text = strdup(size_list), *at = text, *size;
 
-        if (op_of(op) == HVD_BARRIER || op_of(op) == HVD_JOIN)
+        if (job == NULL && !run_watch(opt, op) && fits(opt))
+            job = model_job_new(opt, conf);
+        if (job != NULL && (op_of(op) == HVD_BARRIER || op_of(op) == HVD_JOIN))
             run_op(job, opt, op, 0);
         else
-            while ((size = next(&at)) != NULL)
-                if (fits(opt, strtoull(size, NULL, 10)))
-                    run_op(job, opt, op, strtoull(size, NULL, 10));
+            while (job != NULL && (size = next(&at)) != NULL)
+                run_op(job, opt, op, strtoull(size, NULL, 10));
         free(text);
     }
     free(op_text);
-    model_job_free(job);
+    if (job != NULL)
+        model_job_free(job);
 }
 
 int main(int argc, char **argv)
 {
     char *nets = strdup(option(argc, argv, "--net", "10gbe,ib100,cloud")), *net_at = nets, *net;
     const char *sizes = option(argc, argv, "--sizes", "4,1048576,104857600");
-    const char *op_list = option(argc, argv, "--ops", "allreduce");
+    const char *op_list = option(argc, argv, "--ops", "init,death,allreduce");
     struct config conf;
     struct hvd_error err;
 
