@@ -38,7 +38,8 @@ LOAD_FACTOR = 3                         # of time limits: they end what hangs, a
                                         # other lane or a busy host is no hang
 SANITIZER_FACTOR = 6                    # sanitizers cost up to ten times
 LONG_ROUNDS = {"HVD_CYCLES": "10000", "HVD_ROUNDS": "200", "HVD_SEEDS": "20000",
-               "HVD_KILLS": "200", "HVD_LOAD_S": "60", "HVD_HOSTS": "256"}
+               "HVD_KILLS": "200", "HVD_LOAD_S": "60", "HVD_HOSTS": "256",
+               "HVD_MANY_RANKS": "256", "HVD_MANY_KILLS": "20", "HVD_MANY_WORKERS": "1024"}
 OUTPUT_LINES = 80                       # of a failure; the rest is in the log
 REASON_CHARACTERS = 160                 # of a failure, in the last lines
 

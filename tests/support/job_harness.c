@@ -8,6 +8,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <ftw.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
@@ -82,6 +83,8 @@ void job_start(struct job *job, const struct job_options *opt, job_body_fn body,
         if (job->pids[rank] == 0) {
             setenv("HOROVOD_RECORDER_DIR", job->dir, 1);
             close(ends[1]);
+            for (int before = 0; before < rank; before++)
+                close(pipes[before]);
             be_rank(opt, rank, ends[0], body, context);
         }
         close(ends[0]);
@@ -108,16 +111,16 @@ int job_wait(struct job *job, int rank)
     return WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status);
 }
 
+static int remove_one(const char *path, const struct stat *info, int kind, struct FTW *where)
+{
+    (void)info, (void)kind, (void)where;
+    return remove(path);
+}
+
 void job_end(struct job *job)
 {
-    DIR *dir = opendir(job->dir);
-
     hvd_server_free(job->server);
-    for (struct dirent *file; dir != NULL && (file = readdir(dir)) != NULL;)
-        unlinkat(dirfd(dir), file->d_name, 0);
-    if (dir != NULL)
-        closedir(dir);
-    rmdir(job->dir);
+    nftw(job->dir, remove_one, 8, FTW_DEPTH | FTW_PHYS);
 }
 
 /* What ranks have written to files of their own instead of our stderr. */

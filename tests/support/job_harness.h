@@ -9,7 +9,7 @@
 
 #include <sys/types.h>
 
-#define JOB_RANKS_MAX 64
+#define JOB_RANKS_MAX 256
 
 struct job_options {
     int size;
