@@ -139,6 +139,7 @@ static void print_needs(const struct scene *s, int ranks, int hosts)
            "descriptors, %d threads, %.1f MiB of its own a rank\n", ranks, hosts,
            (double)most.init_us / 1e3, (double)most.waited_us / 1e3, most.descriptors,
            most.threads, most.private_kb / 1024.0);
+    fflush(stdout);                     /* before the next fork */
 }
 
 TEST(many_hosts_form_and_work, .limit_s = 280)
@@ -224,6 +225,7 @@ TEST(a_death_among_many_hosts_is_known_to_all, .limit_s = 280)
 
         printf("%d hosts, rank %d killed: known after %.1f ms, to all after %.1f ms\n", hosts,
                victim, (double)first / 1e3, (double)worst / 1e3);
+        fflush(stdout);                 /* before the next fork */
         CHECK(worst < 5000000);         /* no heartbeat is waited for: those come after 6 s */
     }
 }
