@@ -11,23 +11,27 @@
 bool overlay_neighbours(const struct mesh_topology *t, const bool *gone, bool *out);
 
 struct overlay {
-    int size;
     int *first, *peers;                 /* neighbours of rank r: peers[first[r]..first[r + 1]) */
 };
 
 static struct overlay overlay_make(const struct model_options *opt)
 {
-    struct model_net *net = model_new(opt);
     size_t size = (size_t)opt->size, room = 0;
-    struct overlay o = {.size = opt->size, .first = calloc(size + 1, sizeof *o.first)};
+    struct overlay o = {.first = calloc(size + 1, sizeof *o.first)};
     bool *near = calloc(size, sizeof *near);
+    int *hosts = calloc(size, sizeof *hosts);
+    struct mesh_topology t = {.size = opt->size, .host_of = hosts,
+                              .host_count = (opt->size + opt->per_host - 1) / opt->per_host};
 
-    BUG_ON(o.first == NULL || near == NULL);
+    BUG_ON(o.first == NULL || near == NULL || hosts == NULL);
+    for (int r = 0; r < opt->size; r++)
+        hosts[r] = r / opt->per_host;
     for (int r = 0; r < opt->size; r++) {
         int n = o.first[r];
 
+        t.rank = r;
         memset(near, 0, size * sizeof *near);
-        BUG_ON(!overlay_neighbours(mesh_topology(model_mesh(net, r)), NULL, near));
+        BUG_ON(!overlay_neighbours(&t, NULL, near));
         for (int i = 0; i < opt->size; i++) {
             if (!near[i] || i == r)
                 continue;
@@ -40,10 +44,8 @@ static struct overlay overlay_make(const struct model_options *opt)
         }
         o.first[r + 1] = n;
     }
-    for (int r = 0; r < opt->size; r++)
-        mesh_close(model_mesh(net, r), false);
-    model_free(net);
     free(near);
+    free(hosts);
     return o;
 }
 
