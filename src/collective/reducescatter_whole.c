@@ -1,6 +1,6 @@
 /*
- * reducescatter_whole.c: many hosts: an allreduce of the whole vector, of which each member keeps its
- * part.  An allreduce between hosts takes log2(hosts) rounds, and the vector leaves a host
+ * reducescatter_whole.c: many hosts: an allreduce of the whole vector, of which each member keeps
+ * its part.  An allreduce between hosts takes log2(hosts) rounds, and the vector leaves a host
  * twice, however many members it has; pairwise every member sends to every other, and a host
  * sends the vector of each of its members.
  */
