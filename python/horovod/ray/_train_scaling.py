@@ -10,7 +10,7 @@ This callback runs in the controller.
    of the workers, and before a decision on a failure.  Calls of one process arrive in order, so
    the question of V2 that follows gets the new answer, and nobody has to wait for it.
 2. A failure may be the first that is heard of a lost node: Ray itself notices by health checks,
-   after some 15 s.  So before such a decision every node is dialled, and when one refuses, the
+   after 13 s here.  So before such a decision every node is dialled, and when one refuses, the
    decision waits until Ray has given it up, ``LOST_S`` at most.
 """
 import logging
