@@ -29,6 +29,9 @@ from horovod.common.process_sets import ProcessSet
 from horovod.torch import _submit
 
 
+NOWHERE = 64            # the address of a tensor without elements; torch says 0
+
+
 class Native:
     """The core has the device memory itself."""
 
@@ -46,11 +49,13 @@ class Native:
                postscale: float, name: Optional[str], inputs: List[torch.Tensor],
                outputs: Optional[List[torch.Tensor]], splits: Optional[Sequence[int]],
                grouped: bool) -> int:
+        if _submit.problems:
+            _submit.settle(op, name, process_set, len(inputs), grouped)
         device = inputs[0].device
         names = _submit.wire_names(op, name, len(inputs), grouped)
         places = [0] * len(inputs) if outputs is None else [o.data_ptr() for o in outputs]
-        tensors = [(n, i.data_ptr(), place, _submit.DTYPES[i.dtype], tuple(i.shape), splits)
-                   for n, i, place in zip(names, inputs, places)]
+        tensors = [(n, i.data_ptr() or NOWHERE, place, _submit.DTYPES[i.dtype], tuple(i.shape),
+                    splits) for n, i, place in zip(names, inputs, places)]
         return _core.submit_device(op, reduce, process_set.process_set_id, root, prescale,
                                    postscale, tensors, None, device.index,
                                    stream_of(device).cuda_stream)

@@ -176,6 +176,26 @@ def parts_of_the_check():
         assert part(device), part
 
 
+@on_device
+def cpu_against_gpu():
+    """An error on all ranks names both; the job goes on."""
+    for step in range(3):
+        mine = torch.ones(4).to("cuda" if hvd.rank() else "cpu")
+        for call in (hvd.allreduce, hvd.allgather):
+            error = raises(hvd.HorovodInternalError, call, mine, name=f"mixed.{step}")
+            assert "CPU" in str(error) and "GPU" in str(error), error
+        assert hvd.allreduce(torch.ones(2).to("cuda"), op=hvd.Sum).tolist() == [2.0, 2.0]
+        assert hvd.allreduce(torch.ones(2), op=hvd.Sum).tolist() == [2.0, 2.0]
+
+
+@on_device
+def another_gpu_of_the_same_rank():
+    assert hvd.allreduce(torch.ones(2).to("cuda:0"), op=hvd.Sum).tolist() == [2.0, 2.0]
+    error = raises(ValueError, hvd.allreduce, torch.ones(2).to("cuda:1"))
+    assert "torch.cuda.set_device" in str(error), error
+
+
 EVERY = [one_call_a_bucket, kept_gradients_keep_their_values, hooks_on_several_streams,
          two_streams_and_all_operations, mixed_precision_and_skipped_steps,
          accumulated_and_silent_passes, a_cpu_model_against_a_gpu_model]
+OF_THE_CORE = [cpu_against_gpu, another_gpu_of_the_same_rank]

@@ -15,6 +15,8 @@ from gpu.streams import Late, StandIn
 from horovod.torch import _gpu, _submit
 from launch import ROOT
 
+SOURCES = ROOT / "tests" / "gpu"
+
 
 @contextlib.contextmanager
 def installed(kind, everything=True):
@@ -38,7 +40,7 @@ def environment(folder):
         subprocess.run([os.environ.get("CC", "cc"), "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-shared",
                         "-fPIC",
                         f"-I{ROOT / 'src'}", f"-I{ROOT / 'include'}", "-o", str(library),
-                        str(ROOT / "tests" / "gpu" / f"standin_{name}.c"), "-lpthread",
+                        str(SOURCES / f"standin_{name}.c"), "-lpthread",
                         *([str(libraries["cuda"])] if name == "nccl" else [])], check=True)
     return {"HVD_TEST_DEVICE": "standin", "HOROVOD_CUDART_LIBRARY": str(libraries["cuda"]),
             "HOROVOD_NCCL_LIBRARY": str(libraries["nccl"])}

@@ -31,7 +31,7 @@ def test_what_counts_as_passed():
 
 
 def test_its_parts_on_a_late_device(ranks):
-    ranks(2, cases_device.parts_of_the_check, {"HVD_TEST_DEVICE": "late"}, kind="late")
+    ranks(2, cases_device.parts_of_the_check, {"HVD_TEST_DEVICE": "late"}, 180, kind="late")
 
 
 def test_the_death_of_a_rank(tmp_path):

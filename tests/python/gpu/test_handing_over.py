@@ -6,6 +6,9 @@ forgets to order, the seeds of streams.Late bring into the wrong order.
 """
 import contextlib
 import ctypes
+import os
+import subprocess
+import sys
 import threading
 import warnings
 from unittest import mock
@@ -193,3 +196,20 @@ def test_where_pip_puts_the_libraries(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     assert [d for d in gpu.directories() if d.startswith(str(tmp_path))] == [
         str(tmp_path / "nvidia" / part / "lib") for part in ("nccl", "cuda_runtime")]
+
+
+def test_a_job_of_the_cpu_knows_nothing_of_gpus():
+    """Neither the module nor a library is loaded before the first tensor of a GPU."""
+    script = """if True:
+        import sys, torch, horovod.torch as hvd
+        hvd.init()
+        assert hvd.allreduce(torch.ones(3), op=hvd.Sum).tolist() == [1.0] * 3
+        hvd.synchronize(hvd.allreduce_async_(torch.ones(3)))
+        hvd.grouped_allgather([torch.ones(2), torch.ones(3)])
+        with open("/proc/self/maps") as maps:
+            files = {line.split()[-1] for line in maps}
+        assert not [f for f in files if "libnccl" in f or "libcuda" in f], files
+        assert "horovod.torch._gpu" not in sys.modules and "horovod.common.gpu" not in sys.modules
+        """
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120, env={
+        k: v for k, v in os.environ.items() if not k.startswith("HOROVOD_")})
