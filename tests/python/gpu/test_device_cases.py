@@ -22,7 +22,6 @@ NOT_ON_THE_STAND_IN = {
     "factors_that_are_no_numbers": "the stand-in compares factors of ranks, and NaN is no number",
 }
 SLOW = ("every_optimizer", "large_tensors")
-TRAINING = ("cases_optimizer", "cases_training")
 PATIENCE = 3            # every operation on these devices wakes a thread or two
 
 _every = {f.__name__: (f, limit * PATIENCE) for f, sizes, env, limit in cases.registry
@@ -44,16 +43,16 @@ def standin(tmp_path_factory):
     return kinds.environment(tmp_path_factory.mktemp("standin"))
 
 
-@pytest.mark.parametrize("name", [_marked(n, n in SLOW) for n in _chosen])
+@pytest.mark.parametrize("name", [
+    _marked(n, n in SLOW or _every[n][0].__module__ == "cases_training") for n in _chosen])
 def test_through_the_host(ranks, name):
     """The Python way, without a CUDA library."""
     function, limit = _every[name]
     ranks(2, function, {"HVD_TEST_DEVICE": "late"}, limit)
 
 
-@pytest.mark.parametrize("name", [
-    _marked(n, n in SLOW or _every[n][0].__module__ in TRAINING) for n in _chosen
-    if n not in NOT_ON_THE_STAND_IN])
+@pytest.mark.long
+@pytest.mark.parametrize("name", [n for n in _chosen if n not in NOT_ON_THE_STAND_IN])
 def test_handed_over(ranks, standin, name):
     """The core has the tensors, with the stand-ins of CUDA and NCCL."""
     function, limit = _every[name]
@@ -67,12 +66,14 @@ def test_on_a_late_device(ranks, function):
     ranks(2, function, {"HVD_TEST_DEVICE": "late"}, 60 * PATIENCE, kind="late")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("function", cases_device.EVERY + cases_device.OF_THE_CORE,
                          ids=lambda f: f.__name__)
 def test_on_the_stand_in(ranks, standin, function):
     ranks(2, function, standin, 60 * PATIENCE, kind="standin")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", [{"HOROVOD_GPU_BACKEND": "host"},
                                      {"HOROVOD_ENABLE_ASYNC_COMPLETION": "1"},
                                      {"STANDIN_SAME": "1"}], ids=lambda o: "-".join(o))
