@@ -42,8 +42,8 @@ static inline uint64_t form_row(const struct tensor_form *f)
     return n;
 }
 
-/* An operation whose members may bring any number of rows, on the CPU; where a row has no elements, its
- * bytes do not tell how many there are. */
+/* An operation whose members may bring any number of rows, on the CPU; where a row has no
+ * elements, its bytes do not tell how many there are. */
 static inline bool form_can_open(const struct tensor_form *f)
 {
     return (f->op == HVD_ALLGATHER || f->op == HVD_ALLTOALL) && f->device == 0 &&

@@ -3,7 +3,8 @@
  * checked against what is left before it is used.
  *
  * u8 kind, then
- *   EXECUTE      u8 op | u8 dtype, 0x80: on a GPU | u8 reduce | i32 root | f64 | f64 | u32 n | n tensors
+ *   EXECUTE      u8 op | u8 dtype (+ 0x80: on a GPU) | u8 reduce | i32 root | f64 | f64
+ *                | u32 n | n tensors
  *     tensor     u16 n | n bytes of name | u64 elements | u32 cached | u32 turn
  *                | u32 n | n x i64 sizes
  *   CACHED       u32 n | n x u32 cache numbers

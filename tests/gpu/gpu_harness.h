@@ -7,7 +7,7 @@
 #ifndef TESTS_GPU_HARNESS_H
 #define TESTS_GPU_HARNESS_H
 
-#include "job_harness.h"
+#include "support/job_harness.h"
 #include "standin.h"
 
 enum gpu_way { BY_HOST, BY_NCCL, BY_BROKEN_PATH };

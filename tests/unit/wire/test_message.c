@@ -490,3 +490,20 @@ TEST(responses_that_are_cut_short_are_refused)
         CHECK_EQ(get_number(&in[5], &n, &err), HVD_PROTO);
     }
 }
+
+TEST(a_batch_says_whether_it_is_on_gpus)
+{
+    struct wire_batch b = {.form = {.op = HVD_ALLREDUCE, .dtype = HVD_BF16, .device = 1},
+                           .tensor_count = 1}, back;
+    struct hvd_error err;
+    struct strbuf out;
+    struct wire_in in;
+
+    strbuf_init(&out);
+    put_batch(&out, &b);
+    in = wire_in_from(out.text, out.length);
+    CHECK_OK(get_batch(&in, &back, &err), err);
+    CHECK_EQ(back.form.device, 1);
+    CHECK_EQ(back.form.dtype, HVD_BF16);
+    strbuf_release(&out);
+}
