@@ -343,8 +343,8 @@ static bool doze(struct engine *e)
 {
     uint64_t now_us, last_us = e->left_us;
 
-    if (e->open_entries > 0 || e->flush_due_us > 0 || !e->has_thread || !e->has_sockets ||
-        atomic_load(&e->state) != ENGINE_RUNNING)
+    if (e->open_entries > 0 || e->flush_due_us > 0 || !engine_has_thread(e) ||
+        !e->has_sockets || atomic_load(&e->state) != ENGINE_RUNNING)
         return false;
     now_us = e->left_us = clock_us();
     if (now_us - last_us >= DOZE_US)
@@ -375,6 +375,7 @@ static bool doze_on(struct engine *e)
 static bool give_armed(struct engine *e, bool look)
 {
     bool wanted = atomic_load_explicit(&e->wanting, memory_order_relaxed) > 0, deaf;
+    bool has_thread = engine_has_thread(e);
     uint64_t due;
 
     if (doze(e)) {
@@ -383,12 +384,12 @@ static bool give_armed(struct engine *e, bool look)
     }
     if (atomic_load_explicit(&e->doze_until_us, memory_order_relaxed) > 0)
         atomic_store(&e->doze_until_us, 0);
-    while (e->has_thread && !wanted && !settle(e, look))
+    while (has_thread && !wanted && !settle(e, look))
         engine_progress(e);
-    due = e->has_thread && (e->open_entries > 0 || e->heard) ? next_due_us(e) : UINT64_MAX;
+    due = has_thread && (e->open_entries > 0 || e->heard) ? next_due_us(e) : UINT64_MAX;
     if (due < atomic_load(&e->sleep_until_us))
         mesh_kick(e->mesh);
-    deaf = e->has_thread && !wanted && !e->boards;
+    deaf = has_thread && !wanted && !e->boards;
     baton_give(e);
     return deaf;
 }
@@ -497,19 +498,19 @@ enum hvd_status engine_start_thread(struct engine *e, struct hvd_error *err)
 
     if (code != 0)
         return error_set(err, HVD_SYS, -1, "no thread for the engine: error %d", code);
-    e->has_thread = true;
+    atomic_store(&e->has_thread, true);
     pin_thread(e);
     return HVD_OK;
 }
 
 void engine_join_thread(struct engine *e)
 {
-    if (!e->has_thread)
+    if (!engine_has_thread(e))
         return;
     atomic_store(&e->stop, true);
     mesh_kick(e->mesh);
     pthread_join(e->thread, NULL);
-    e->has_thread = false;
+    atomic_store(&e->has_thread, false);
 }
 
 /* ---- Waiting for a handle ----------------------------------------------------------- */
@@ -584,11 +585,11 @@ enum hvd_status engine_wait_handle(struct engine *e, struct handle *h, int64_t t
             if (!engine_drive(e, h))
                 stats_note_wait(e, h);
             engine_leave(e);
-        } else if (!e->has_thread) {
+        } else if (!engine_has_thread(e)) {
             sched_yield();              /* the simulator's other threads drive */
         }
         now_us = clock_us();
-        if (!atomic_load(&h->done) && now_us < deadline_us && e->has_thread)
+        if (!atomic_load(&h->done) && now_us < deadline_us && engine_has_thread(e))
             thread_wait(&h->done, 0, deadline_us == UINT64_MAX
                                          ? -1 : (int64_t)(deadline_us - now_us));
         atomic_fetch_sub(&e->waiting, 1);

@@ -289,8 +289,8 @@ static void hold_announcements(struct engine *e, const struct handle *h)
     struct pset *s = h->entries[0].set;
     uint32_t waiting = s != NULL ? s->request_count + ways_pending(s) : 0;
 
-    if (e->conf->cycle_time_ms <= 0 || !e->has_thread || waiting >= ANNOUNCEMENTS_MAX ||
-        (s != NULL && s->join_held)) {
+    if (e->conf->cycle_time_ms <= 0 || !engine_has_thread(e) ||
+        waiting >= ANNOUNCEMENTS_MAX || (s != NULL && s->join_held)) {
         mesh_disarm(e->mesh);
         engine_press(e);
         engine_progress(e);

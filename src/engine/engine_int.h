@@ -79,7 +79,7 @@ struct engine {
 #endif
     atomic_int waiting;                 /* user threads that sleep on a handle */
     pthread_t thread;
-    bool has_thread;
+    atomic_bool has_thread;             /* ended at shutdown, beside users of the engine */
     bool has_sockets;                   /* the mesh has */
     atomic_bool stop;
     bool boards;                        /* a change of the boards matters while asleep */
@@ -110,6 +110,11 @@ struct engine {
     pthread_mutex_t timeline_lock;
     struct timeline *timeline;          /* NULL: nothing is recorded */
 };
+
+static inline bool engine_has_thread(const struct engine *e)
+{
+    return atomic_load_explicit(&e->has_thread, memory_order_relaxed);
+}
 
 /* fast.c: the short way, if it is open.  HVD_AGAIN: *handle_p is under way, or NULL if the
  * way is not open. */

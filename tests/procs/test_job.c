@@ -5,7 +5,9 @@
 #include "horovod/driver.h"
 
 #include <dirent.h>
+#include <pthread.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -484,4 +486,43 @@ TEST(the_engine_runs_where_the_user_wants_it)
     static const char *const env[] = {"HOROVOD_THREAD_AFFINITY=1,0", NULL};
 
     job_run(&(struct job_options){.size = 2, .env = env}, check_affinity, NULL);
+}
+
+static atomic_int asked;                /* times that the other thread has got an answer */
+static atomic_bool is_over;
+
+static void *ask_again(void *unused)
+{
+    char text[4096];
+
+    while (!atomic_load(&is_over))
+        if (hvd_stats_json(text, sizeof text) > 0)
+            atomic_fetch_add(&asked, 1);
+    return unused;
+}
+
+static void shut_down_beside_questions(int rank, int size, void *context)
+{
+    pthread_t thread;
+
+    (void)rank;
+    (void)size;
+    (void)context;
+    CHECK_EQ(pthread_create(&thread, NULL, ask_again, NULL), 0);
+    for (int i = 0; i < 20; i++) {
+        int before = atomic_load(&asked);
+
+        job_init();
+        while (atomic_load(&asked) == before)
+            sched_yield();
+        hvd_shutdown();
+    }
+    atomic_store(&is_over, true);
+    pthread_join(thread, NULL);
+}
+
+/* As a viewer's question may come. */
+TEST(one_thread_may_shut_down_while_another_asks)
+{
+    job_run(&(struct job_options){.size = 1}, shut_down_beside_questions, NULL);
 }
