@@ -207,9 +207,12 @@ def count_tests(entry):
 def name_failures(kind, entry):
     """Of every failed test its name, and what the checks of the program complained of."""
     program = f"{kind} {entry['name'].split(' / ')[-1]}"
-    complaints = re.findall(r"^\S+\.[ch]:\d+: .*|^.*ERROR: .*Sanitizer.*|^.*runtime error.*",
-                            entry.get("stderr") or "", re.M)
-    reason = "; ".join(complaints[:3]) or entry["result"]
+    text = entry.get("stderr") or ""
+    complaints = re.findall(r"^\S+\.[ch]:\d+: .*", text, re.M)[:3]
+    # Last, since the end is what remains of a long reason; also of a process of the test.
+    complaints += re.findall(r"SUMMARY: \w*Sanitizer: (?:.*/src/)?(.*)|(\S+ runtime error: .*)",
+                             text)[:1]
+    reason = "; ".join(map("".join, complaints)) or entry["result"]
     names = [(n, w) for n, w in ONE_TEST.findall(entry.get("stdout") or "")
              if w.startswith("FAILED")]
     for name, word in names:
