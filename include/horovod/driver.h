@@ -59,6 +59,11 @@ struct hvd_server_options {
     double timeout_s;                   /* from the first hello until the last; 0: the
                                          * workers' own limits only */
     uint32_t generation;                /* number of the first generation */
+    /* A worker of the present generation has reported a failure, or its connection has ended
+     * and what it had to report has been read.  NULL: none.  Called with the server locked:
+     * it must not call the server. */
+    void (*heard)(void *context);
+    void *context;
 };
 
 /* Starts the server in a thread of its own.  Owns: the caller, hvd_server_free; nothing of
@@ -81,11 +86,13 @@ void hvd_server_next_generation(struct hvd_server *server, int worker_count);
  * Returns the length of the whole text; the buffer gets what fits, and always a 0. */
 size_t hvd_server_status(struct hvd_server *server, char *buffer, size_t capacity);
 
-/* Why the job has failed, as the first worker of this generation reports it that has left
- * since: report->rank is the one at fault or -1.  If none reports, who was the first to
- * leave: HVD_SHUTDOWN, which is what the others miss if it was too early.  False: all are
- * there, and silent. */
+/* Why the job has failed, as the first worker of this generation tells it: report->rank is
+ * the one at fault or -1.  HVD_SHUTDOWN: all that is told is that this rank has left in
+ * order, and others needed it.  A worker tells it before its own operations fail; all that
+ * it has told is known when hvd_server_hears it no more.  False: none has told anything. */
 bool hvd_server_report(struct hvd_server *server, struct hvd_error *report);
+/* Whether this rank of the present generation is connected, so may have more to tell. */
+bool hvd_server_hears(struct hvd_server *server, int rank);
 
 /* Tells all connected workers, and those who still come in this generation, that the job is
  * over because of `why`; rank is the one at fault or -1. */

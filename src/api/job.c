@@ -55,17 +55,28 @@ static bool is_ours(const struct job *job)
     return job->forks == atomic_load_explicit(&forks, memory_order_relaxed);
 }
 
+/* Whoever started the job hears who is to blame before the user hears of a failure: else a
+ * rank that fails because of another one could end first, unexplained. */
+static void report(void *context, const struct hvd_error *why)
+{
+    struct job *job = context;
+
+    if (job->rdv != NULL)
+        rdv_report(job->rdv, why);
+    job->has_reported = true;
+}
+
 /* The mesh follows the server's connection and knows the verdict: the one is closed first,
  * the other is asked before. */
 static void leave(struct job *job, bool goodbye)
 {
     const struct hvd_error *verdict = job->mesh != NULL ? mesh_verdict(job->mesh) : NULL;
-    struct hvd_error why = verdict != NULL ? *verdict : (struct hvd_error){.rank = -1};
 
+    if (verdict != NULL && !job->has_reported)
+        report(job, verdict);
     if (job->mesh != NULL)
         mesh_close(job->mesh, goodbye);
-    if (job->rdv != NULL && verdict != NULL)
-        rdv_report(job->rdv, &why);
+    (void)FAULT("job.leave");           /* between its two farewells */
     if (job->rdv != NULL)
         rdv_close(job->rdv);
 }
@@ -289,7 +300,8 @@ static enum hvd_status start_engine(struct job *job, const struct hvd_options *o
                                     bool dynamic, struct hvd_error *err)
 {
     struct engine_options engine_opt = {.mesh = job->mesh, .conf = &job->conf,
-                                        .dynamic_sets = dynamic, .thread = true};
+                                        .dynamic_sets = dynamic, .thread = true,
+                                        .failing = report, .context = job};
 
     if (job->conf.algorithms[0] != '\0')
         TRY(coll_set_rules(job->conf.algorithms, err));
@@ -428,7 +440,7 @@ void hvd_shutdown(void)
     if (job == NULL || !is_ours(job))
         goto out;
     responder_enter(LOOK_PHASE_ENDING, &job->conf);
-    engine_stop(job->engine);
+    job->has_reported |= engine_stop(job->engine);      /* then there is nothing to report */
     goodbye = mesh_verdict(job->mesh) == NULL;
     elastic_ended(mesh_verdict(job->mesh));
     atomic_store(&current, NULL);

@@ -18,6 +18,7 @@ struct job {
     struct mesh *mesh;
     struct engine *engine;
     int forks;                          /* count of forks when it was made */
+    bool has_reported;                  /* a failure, to whoever started the job */
     bool is_elastic;                    /* a driver gives the ranks */
     bool has_failed;                    /* a generation did not form ... */
     struct hvd_error failed;            /* ... because of this */

@@ -191,6 +191,20 @@ static void engine_enter(struct engine *e, enum engine_state state,
     e->linger_until_us = clock_us() + LINGER_US;
 }
 
+/* Once, and the first cause: when a rank has left, others may die of it before they are needed
+ * here. */
+void engine_tell_failure(struct engine *e)
+{
+    enum engine_state state = atomic_load(&e->state);
+    bool by_farewell = e->farewell.status != HVD_OK && e->farewell.rank != e->topo->rank;
+
+    if (e->failing == NULL || e->has_told || state == ENGINE_STOPPED ||
+        (state == ENGINE_LEFT && !by_farewell))
+        return;
+    e->has_told = true;
+    e->failing(e->context, by_farewell ? &e->farewell : &e->failure);
+}
+
 /* A rank has left in order.  What everybody had announced still completes: a set is ended
  * when its coordinator, who says what completes, has said its last and all of it is done. */
 static void end_sets(struct engine *e)
@@ -212,6 +226,8 @@ static void check_verdict(struct engine *e)
 
     if (e->farewell.status != HVD_OK && atomic_load(&e->state) < ENGINE_LEFT) {
         engine_enter(e, ENGINE_LEFT, &e->farewell);
+        if (e->open_entries > 0)
+            engine_tell_failure(e);
         engine_say_goodbye(e, e->farewell.rank);
     }
     if (verdict != NULL && atomic_load(&e->state) != ENGINE_FAILED)
@@ -264,6 +280,7 @@ void engine_fail(struct engine *e, enum engine_state state, const struct hvd_err
     if (atomic_load(&e->state) >= state)
         return;
     engine_enter(e, state, why);
+    engine_tell_failure(e);
     if (state == ENGINE_FAILED && e->open_entries > 0)
         log_debug("%s: %s", hvd_status_text(why->status), why->text);
     if (state == ENGINE_FAILED) {

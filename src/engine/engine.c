@@ -61,6 +61,8 @@ enum hvd_status engine_new(const struct engine_options *opt, struct engine **eng
     e->conf = opt->conf;
     e->topo = mesh_topology(opt->mesh);
     e->dynamic_sets = opt->dynamic_sets;
+    e->failing = opt->failing;
+    e->context = opt->context;
     e->spin_us = mesh_spin_us(opt->mesh);
     e->has_sockets = mesh_has_sockets(opt->mesh);
     e->next_id = 1;
@@ -126,16 +128,17 @@ static bool has_committed(const struct engine *e)
     return !list_is_empty(&e->batches) || !list_is_empty(&e->running);
 }
 
-void engine_stop(struct engine *e)
+bool engine_stop(struct engine *e)
 {
     struct hvd_error why;
     uint64_t deadline_us = clock_us() + STOP_US;
+    bool healthy;
 
     engine_join_thread(e);
     baton_take(e);
+    healthy = mesh_verdict(e->mesh) == NULL;
+    e->has_told |= healthy;
     if (atomic_load(&e->state) < ENGINE_STOPPED) {
-        bool healthy = mesh_verdict(e->mesh) == NULL;
-
         error_set(&why, HVD_SHUTDOWN, e->topo->rank,
                   "Horovod has been shut down by this process while the operation was "
                   "under way");
@@ -159,6 +162,7 @@ void engine_stop(struct engine *e)
     }
     baton_give(e);
     trace_stop(e);
+    return healthy;
 }
 
 static void free_handles(struct engine *e)
@@ -216,16 +220,19 @@ static void begin_entries(struct engine *e, struct handle *h)
     for (int i = 0; i < count; i++) {
         struct entry *t = &h->entries[i];
 
-        if (atomic_load(&e->state) != ENGINE_RUNNING)
-            entry_complete(e, t, e->failure.status, &e->failure);
-        else
+        if (atomic_load(&e->state) == ENGINE_RUNNING) {
             entry_begin(e, t);
+        } else {
+            engine_tell_failure(e);
+            entry_complete(e, t, e->failure.status, &e->failure);
+        }
     }
 }
 
 static enum hvd_status refuse(struct engine *e, const struct hvd_request *req,
                               struct hvd_error *err)
 {
+    engine_tell_failure(e);
     if (err != NULL)
         *err = e->failure;
     if (req != NULL)

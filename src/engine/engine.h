@@ -17,14 +17,20 @@ struct engine_options {
     struct config *conf;                /* borrowed; autotune changes tunable rows */
     bool dynamic_sets;
     bool thread;                        /* false: the caller drives (simulator, tests) */
+    /* The first operations of this rank are about to fail, and nobody has heard of it yet:
+     * why.  Once; not when this rank itself leaves.  NULL: nobody wants to know.  It must
+     * neither block nor call the engine. */
+    void (*failing)(void *context, const struct hvd_error *why);
+    void *context;
 };
 
 /* Owns: the caller, engine_free after engine_stop. */
 enum hvd_status engine_new(const struct engine_options *opt, struct engine **engine_p,
                            struct hvd_error *err);
 /* Tells the others, lets what is committed finish (a second at most), fails the rest and
- * ends the thread.  Blocks: bounded.  Idempotent. */
-void engine_stop(struct engine *e);
+ * ends the thread.  True: nothing had failed before, so whatever fails from now on does so
+ * because this rank has left.  Blocks: bounded.  Idempotent. */
+bool engine_stop(struct engine *e);
 void engine_free(struct engine *e);
 
 /* Static sets, before any other operation; ids count from 1 in this order. */

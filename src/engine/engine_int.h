@@ -55,6 +55,9 @@ struct engine {
     struct hvd_error failure;           /* valid when state is not RUNNING */
     struct hvd_error farewell;          /* a rank has left in order; HVD_OK: nobody has */
     bool said_goodbye;                  /* we have told the others so */
+    void (*failing)(void *context, const struct hvd_error *why);        /* of the options */
+    void *context;
+    bool has_told;                      /* `failing` was called */
     uint64_t linger_until_us;           /* when state is LEFT: what runs may end by then */
     int open_entries;                   /* not done yet */
 
@@ -130,6 +133,7 @@ void engine_press(struct engine *e);
 void engine_mark_cycle(struct engine *e);
 void engine_fail(struct engine *e, enum engine_state state, const struct hvd_error *why);
 void engine_say_goodbye(struct engine *e, int gone);
+void engine_tell_failure(struct engine *e);     /* before operations fail: engine_options */
 
 /* The baton.  Whoever calls what says "owner" has it; debug builds check that in the places
  * that everything passes. */

@@ -7,7 +7,8 @@
  * 3. A second signal kills at once.
  * 4. Ranks that are ended by us are reported, but the first failure stays the verdict.
  * 5. Who was first is not who ends first: an exception on one rank fails the operations of
- *    all others, which may be quicker to end.  The ranks know, and tell the server.
+ *    all others, which may be quicker to end.  The ranks know, and tell the server before
+ *    they fail; what the first one to end has told is known when its connection has ended.
  */
 #include "launch/launch.h"
 
@@ -31,7 +32,7 @@
 #define LOG_COMPONENT "launch"
 #define SSH_TRIES 5
 #define END_MS 12000                    /* beyond the grace: agents need 6 s at most */
-#define SUSPECT_MS 2000                 /* for an interpreter to end after an exception */
+#define SUSPECT_MS 5000                 /* for an interpreter to end after an exception */
 #define SWEEP_MS 10                     /* between two looks at what is left */
 
 const char *launch_rank_host(const struct launch *job, int rank)
@@ -169,6 +170,18 @@ static bool find_suspect(struct launch *job)
            (report.status == HVD_SHUTDOWN || report.status == HVD_ABORTED);
 }
 
+static enum verdict_wait find_wait(struct launch *job)
+{
+    bool is_worth_it = find_suspect(job);
+
+    if (job->state != JOB_RUNNING)
+        return WAIT_NOTHING;
+    if (is_worth_it)
+        return WAIT_SUSPECT;
+    return job->suspect < 0 && job->server != NULL &&
+           hvd_server_hears(job->server, job->first_failed) ? WAIT_REPORT : WAIT_NOTHING;
+}
+
 /* A rank that ends well was not the first to fail.  One that has not ended yet was it if
  * the others say so; that it has left the job is no proof. */
 static void end_after_failure(struct launch *job)
@@ -177,16 +190,35 @@ static void end_after_failure(struct launch *job)
 
     if (r != NULL && (r->is_ended ? r->code != 0 : job->is_convicted))
         job->first_failed = job->suspect;
-    job->awaits_suspect = false;
+    job->wait = WAIT_NOTHING;
     if (job->signal == 0 && job->ended < job->mine)
         output_say(job->output, 1, "Terminating remaining workers after failure "
                    "of Process %d.", job->first_failed);
     launch_begin_end(job, (uint32_t)job->settings->grace_ms);
 }
 
-static void on_suspect_late(uv_timer_t *timer)
+static void on_wait_limit(uv_timer_t *timer)
 {
     end_after_failure(timer->data);
+}
+
+static void on_heard(uv_async_t *async)
+{
+    struct launch *job = async->data;
+
+    if (job->wait != WAIT_REPORT)
+        return;
+    job->wait = find_wait(job);
+    if (job->wait == WAIT_NOTHING)
+        end_after_failure(job);
+}
+
+/* In the server's thread. */
+void launch_server_heard(void *context)
+{
+    struct launch *job = context;
+
+    uv_async_send(&job->heard);
 }
 
 static void rank_failed(struct launch *job, int rank)
@@ -197,11 +229,11 @@ static void rank_failed(struct launch *job, int rank)
     if (job->first_failed >= 0)
         return;
     job->first_failed = rank;
-    job->awaits_suspect = find_suspect(job) && job->state == JOB_RUNNING;
-    if (job->awaits_suspect)
-        uv_timer_start(&job->limit, on_suspect_late, SUSPECT_MS, 0);
-    else
+    job->wait = find_wait(job);
+    if (job->wait == WAIT_NOTHING)
         end_after_failure(job);
+    else
+        uv_timer_start(&job->limit, on_wait_limit, SUSPECT_MS, 0);
 }
 
 void launch_rank_ended(struct launch *job, int rank, int code, int signal, const char *text)
@@ -225,9 +257,9 @@ void launch_rank_ended(struct launch *job, int rank, int code, int signal, const
                    launch_rank_host(job, rank), text);
     if (code != 0)
         rank_failed(job, rank);
-    if (job->awaits_suspect && rank == job->suspect)
+    if (job->wait == WAIT_SUSPECT && rank == job->suspect)
         end_after_failure(job);
-    if (job->ended == job->mine)
+    if (job->ended == job->mine && job->wait == WAIT_NOTHING)
         launch_begin_end(job, (uint32_t)job->settings->grace_ms);
 }
 
@@ -509,7 +541,8 @@ int launch_run(const struct settings *settings)
         return 1;
     uv_timer_init(&job.loop, &job.limit);
     uv_timer_init(&job.loop, &job.tick);
-    job.limit.data = job.tick.data = &job;
+    uv_async_init(&job.loop, &job.heard, on_heard);
+    job.limit.data = job.tick.data = job.heard.data = &job;
     job.since_ms = uv_now(&job.loop);
     if (launch_prepare(&job, &err) != HVD_OK) {
         if (job.output == NULL) {

@@ -75,11 +75,19 @@ struct rank_state {
     char name[HVD_HOST_MAX + 16];       /* of an elastic worker: "node1[0]" */
 };
 
+/* Between the first failure and the end of all others. */
+enum verdict_wait {
+    WAIT_NOTHING,
+    WAIT_REPORT,                        /* what the failed rank has told the server */
+    WAIT_SUSPECT,                       /* the rank at fault is about to end */
+};
+
 struct launch {
     const struct settings *settings;
     uv_loop_t loop;
     uv_signal_t signals[7];
     uv_timer_t limit, tick;
+    uv_async_t heard;                   /* the server has, from a worker */
     enum job_state state;
     uint32_t generation;
     struct output *output;
@@ -95,7 +103,7 @@ struct launch {
     int first_failed;                   /* rank, -1: none */
     int suspect;                        /* rank that the others name or miss, -1: none */
     bool is_convicted;                  /* they name it */
-    bool awaits_suspect;                /* it is about to end; then all others have to */
+    enum verdict_wait wait;             /* what the end of the others waits for */
     int signal;                         /* that ends the job, 0: none */
     int signal_count;
     bool has_remote;
@@ -139,6 +147,7 @@ void launch_agent_reached(struct launch *job);
 void launch_agent_lost(struct launch *job, struct agent_link *link, const char *why);
 void launch_agent_done(struct launch *job, struct agent_link *link);
 void launch_rank_ended(struct launch *job, int rank, int code, int signal, const char *text);
+void launch_server_heard(void *context);        /* of hvd_server_options */
 void launch_rank_result(struct launch *job, int rank, const char *bytes, size_t count);
 void launch_fail(struct launch *job, const struct hvd_error *err);
 void launch_begin_end(struct launch *job, uint32_t grace_ms);

@@ -152,7 +152,7 @@ static enum hvd_status start_server(struct launch *job, struct hvd_error *err)
         .size = sizeof opt, .key = job->key, .job_id = job->job_id, .listen_addrs = list,
         .worker_count = job->settings->np,
         .port = (uint16_t)job->settings->node.port,
-        .timeout_s = job->settings->timeout_s};
+        .timeout_s = job->settings->timeout_s, .heard = launch_server_heard, .context = job};
     enum hvd_status status;
     char *copy;
 

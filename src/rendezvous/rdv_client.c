@@ -5,6 +5,7 @@
  *    place: the worker comes again and sends its entry again, for COMEBACK_US at most.
  * 2. The server is told how long the worker waits, a little less than it really does, so
  *    that its answer, which names who is missing, comes before the worker gives up.
+ * 3. After the table one thread may poll and another one report: `lock` is between them.
  */
 #include "rendezvous/rendezvous.h"
 
@@ -16,6 +17,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,6 +28,7 @@
 #define RETURN_PAUSE_US 50000           /* before coming again; the dial pauses grow */
 
 struct rdv_client {
+    pthread_mutex_t lock;               /* rule 3 */
     struct channel channel;
     char server[DIAL_TEXT];
     bool over;                          /* verdict has come */
@@ -216,6 +219,7 @@ enum hvd_status rdv_join(const struct rdv_options *opt, const struct table_entry
     c = calloc(1, sizeof *c);
     if (c == NULL)
         return error_set(err, HVD_NOMEM, -1, "no memory for the rendezvous");
+    pthread_mutex_init(&c->lock, NULL);
     status = join_until_done(c, &j, table_p, err);
     if (status != HVD_OK) {
         rdv_close(c);
@@ -239,27 +243,37 @@ static enum hvd_status server_gone(struct rdv_client *c, struct hvd_error *err)
                      c->server);
 }
 
-enum hvd_status rdv_poll(struct rdv_client *client, struct hvd_error *err)
+static enum hvd_status poll_verdict(struct rdv_client *c, struct hvd_error *err)
 {
     struct channel_message m;
     enum hvd_status status;
 
-    if (client->over) {
-        *err = client->verdict;
+    if (c->over) {
+        *err = c->verdict;
         return HVD_ABORTED;
     }
-    if (client->channel.fd < 0)
-        return server_gone(client, err);
-    status = channel_receive(&client->channel, &m, err);
+    if (c->channel.fd < 0)
+        return server_gone(c, err);
+    status = channel_receive(&c->channel, &m, err);
     if (status == HVD_AGAIN)
         return status;
     if (status != HVD_OK || m.kind != RDV_VERDICT ||
-        get_rdv_verdict(&client->verdict, m.body, m.n, err) != HVD_OK)
-        return server_gone(client, err);
-    client->verdict.status = HVD_ABORTED;
-    client->over = true;
-    *err = client->verdict;
+        get_rdv_verdict(&c->verdict, m.body, m.n, err) != HVD_OK)
+        return server_gone(c, err);
+    c->verdict.status = HVD_ABORTED;
+    c->over = true;
+    *err = c->verdict;
     return HVD_ABORTED;
+}
+
+enum hvd_status rdv_poll(struct rdv_client *client, struct hvd_error *err)
+{
+    enum hvd_status status;
+
+    pthread_mutex_lock(&client->lock);
+    status = poll_verdict(client, err);
+    pthread_mutex_unlock(&client->lock);
+    return status;
 }
 
 void rdv_report(struct rdv_client *client, const struct hvd_error *verdict)
@@ -267,9 +281,11 @@ void rdv_report(struct rdv_client *client, const struct hvd_error *verdict)
     uint8_t bytes[RDV_VERDICT_MAX];
     struct hvd_error err;
 
+    pthread_mutex_lock(&client->lock);
     if (client->channel.fd >= 0)
         channel_send(&client->channel, RDV_VERDICT, bytes, put_rdv_verdict(verdict, bytes),
                      &err);
+    pthread_mutex_unlock(&client->lock);
 }
 
 void rdv_close(struct rdv_client *client)
@@ -277,5 +293,6 @@ void rdv_close(struct rdv_client *client)
     if (client == NULL)
         return;
     channel_release(&client->channel);
+    pthread_mutex_destroy(&client->lock);
     free(client);
 }

@@ -34,8 +34,9 @@ int rdv_fd(const struct rdv_client *client);
  * HVD_PEER_LOST: the server has gone. */
 enum hvd_status rdv_poll(struct rdv_client *client, struct hvd_error *err);
 /* Tells the server why the job has failed here, so that whoever started the job can name
- * the rank at fault.  Blocks: never; a server that has gone, or takes nothing, is not told.
- * Not beside rdv_poll. */
+ * the rank at fault; HVD_SHUTDOWN: a rank left in order while others needed it.  Blocks:
+ * never; a server that has gone, or takes nothing, is not told.  Thread: any, also beside
+ * rdv_poll. */
 void rdv_report(struct rdv_client *client, const struct hvd_error *verdict);
 void rdv_close(struct rdv_client *client);
 

@@ -104,6 +104,7 @@ static void drop_all(struct hvd_server *s, struct list *peers)
 /* Everything but the thread, which does not run (any more). */
 static void server_destroy(struct hvd_server *s)
 {
+    s->heard = NULL;
     s->hooks.left = NULL;               /* their owner is about to go, too */
     drop_all(s, &s->unproved);
     drop_all(s, &s->workers);
@@ -152,6 +153,8 @@ enum hvd_status server_new(const struct hvd_server_options *opt,
     s = server_blank();
     if (s == NULL)
         return error_set(err, HVD_NOMEM, -1, "no memory for a rendezvous server");
+    s->heard = opt->heard;
+    s->context = opt->context;
     status = server_prepare(s, opt, err);
     if (hooks != NULL && status == HVD_OK)
         status = take_hooks(s, hooks, err);
@@ -209,7 +212,7 @@ void hvd_server_next_generation(struct hvd_server *server, int worker_count)
         peer_tell_all(server, &err, false);
         meeting_release(&server->meeting);
         server->meeting = next;
-        server->report = server->left = (struct hvd_error){.status = HVD_OK};
+        server->report = (struct hvd_error){.status = HVD_OK};
     } else {
         err.status = HVD_ABORTED;
         meeting_fail(&server->meeting, &err, -1, true);
@@ -250,13 +253,24 @@ void hvd_server_abort(struct hvd_server *server, int rank, const char *why)
 bool hvd_server_report(struct hvd_server *server, struct hvd_error *report)
 {
     pthread_mutex_lock(&server->lock);
-    /* What has arrived counts, whether the thread has seen it or not. */
-    list_each_safe(node, &server->workers)
-        peer_handle(server, list_entry(node, struct peer, node), EPOLLIN);
-    *report = server->report.status != HVD_OK ? server->report : server->left;
+    *report = server->report;
     pthread_mutex_unlock(&server->lock);
-    server_wake(server);
     return report->status != HVD_OK;
+}
+
+bool hvd_server_hears(struct hvd_server *server, int rank)
+{
+    bool hears = false;
+
+    pthread_mutex_lock(&server->lock);
+    list_each_safe(node, &server->workers) {
+        const struct peer *p = list_entry(node, struct peer, node);
+
+        hears |= p->state != PEER_GUEST && p->rank == rank &&
+                 p->generation == server->meeting.generation;
+    }
+    pthread_mutex_unlock(&server->lock);
+    return hears;
 }
 
 void server_count(struct hvd_server *s, struct server_counters *counters)

@@ -103,7 +103,8 @@ struct hvd_server {
     struct list dead;
     struct hvd_error report;            /* of the first worker of the generation that has
                                          * told why it failed; HVD_OK: none has */
-    struct hvd_error left;              /* the first that has left after the table */
+    void (*heard)(void *context);       /* of the options */
+    void *context;
     struct server_counters counters;
     struct server_refusals refusals;
     struct guest_hooks hooks;           /* .came NULL: none, there is a meeting */

@@ -6,7 +6,8 @@
  * 2. A stranger is dropped with a reset: it leaves no state in the kernel either.
  * 3. Strangers are told nothing, and cost one log line a second all together.
  * 4. A worker says its entry and, if the job fails after the table, the verdict it has
- *    come to; whatever else it says ends its connection.  The first verdict stays.
+ *    come to; whatever else it says ends its connection.  The first verdict stays: who dies
+ *    of it is reported later, by others.
  */
 #include "rendezvous/server_int.h"
 
@@ -61,6 +62,12 @@ static bool has_seat(const struct hvd_server *s, const struct peer *p)
            p->generation == s->meeting.generation;
 }
 
+static void tell_owner(struct hvd_server *s)
+{
+    if (s->heard != NULL)
+        s->heard(s->context);
+}
+
 /* A forked child may hold a copy of the descriptor: closing ours would neither end the
  * connection nor take it out of epoll. */
 static void peer_close(struct hvd_server *s, struct peer *p, bool reset)
@@ -68,9 +75,8 @@ static void peer_close(struct hvd_server *s, struct peer *p, bool reset)
     const struct linger now = {.l_onoff = 1, .l_linger = 0};
 
     if (has_seat(s, p)) {
-        if (p->state == PEER_RUNNING && s->left.status == HVD_OK)
-            error_set(&s->left, HVD_SHUTDOWN, p->rank, "rank %d has left the job", p->rank);
         meeting_leave(&s->meeting, p->rank, clock_us());
+        tell_owner(s);
     }
     epoll_ctl(s->epoll, EPOLL_CTL_DEL, p->fd, NULL);
     if (reset)
@@ -484,8 +490,10 @@ static enum hvd_status take_report(struct hvd_server *s, const struct peer *p,
     if (p->state != PEER_RUNNING || m->kind != RDV_VERDICT)
         return error_set(err, HVD_PROTO, p->rank, "it sent a second message");
     TRY(get_rdv_verdict(&verdict, m->body, m->n, err));
-    if (has_seat(s, p) && s->report.status == HVD_OK)
+    if (has_seat(s, p) && s->report.status == HVD_OK) {
         s->report = verdict;
+        tell_owner(s);
+    }
     return HVD_OK;
 }
 

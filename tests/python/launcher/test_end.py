@@ -410,6 +410,18 @@ def test_the_rank_at_fault_is_named_whoever_ends_first(fails, code, runs):
             assert "    ValueError: bad sample\n" in done.error
 
 
+@pytest.mark.parametrize("echo", ["step()", "try: step()\nexcept Exception: os._exit(1)"])
+def test_the_rank_at_fault_is_named_though_the_others_leave_before_it(echo):
+    """It has told them that it leaves, and is held up: they end first, and one of them without
+    any farewell."""
+    script = WHO.format(fails="sys.exit(3)", slow=0)
+    script = script[:script.rindex("step()")] + echo
+    done = run("-np", "3", sys.executable, "-c", script,
+               env={"HOROVOD_FAULT": "job.leave rank=1 delay=700"})
+    assert done.code == 1 and VERDICT.format(1, 3) in done.error, done
+    assert "after failure of Process 1." not in done.text or "Process 1 exit" in done.text
+
+
 def test_a_rank_that_left_early_but_well_is_not_named():
     """The others fail without it; that it ended first is no failure."""
     done = run("-np", "2", sys.executable, "-c", WHO.format(fails="sys.exit(0)", slow=0.3))

@@ -6,7 +6,9 @@
 
 #include <dirent.h>
 #include <netinet/tcp.h>
+#include <sched.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -461,6 +463,13 @@ TEST(an_abort_reaches_those_who_run_those_who_wait_and_those_who_come)
     hvd_server_free(s);
 }
 
+static void end_and_be_heard(struct hvd_server *s, struct worker *w, int rank)
+{
+    worker_end(w);
+    while (hvd_server_hears(s, rank))
+        sched_yield();
+}
+
 TEST(the_first_report_of_a_generation_stays)
 {
     struct hvd_error first = {HVD_ABORTED, 1, "rank 1 aborted the job: a reason"};
@@ -474,13 +483,13 @@ TEST(the_first_report_of_a_generation_stays)
     join_all(w, 2);
     CHECK(!hvd_server_report(s, &report));
     rdv_report(w[0].client, &first);
-    worker_end(&w[0]);                  /* what it said before counts, at once */
+    end_and_be_heard(s, &w[0], 0);
     CHECK(hvd_server_report(s, &report));
     CHECK_EQ(report.rank, 1);
     CHECK_EQ(report.status, HVD_ABORTED);
     CHECK_STR(report.text, first.text);
     rdv_report(w[1].client, &second);
-    worker_end(&w[1]);
+    end_and_be_heard(s, &w[1], 1);
     CHECK(hvd_server_report(s, &report));
     CHECK_EQ(report.rank, 1);
     hvd_server_next_generation(s, 2);
@@ -488,26 +497,39 @@ TEST(the_first_report_of_a_generation_stays)
     hvd_server_free(s);
 }
 
-TEST(without_a_report_the_first_to_leave_is_named)
+static void count_heard(void *context)
 {
-    struct hvd_error why = {HVD_PEER_LOST, 0, "rank 0 has gone"};
-    struct hvd_server *s = server_up(server_options(3));
-    struct hvd_error report;
-    struct worker w[3];
+    atomic_fetch_add((atomic_int *)context, 1);
+}
 
+TEST(who_left_in_order_is_named_by_those_who_needed_it)
+{
+    struct hvd_error left = {HVD_SHUTDOWN, 1, "rank 1 has left the job"};
+    struct hvd_error echo = {HVD_PEER_LOST, 0, "rank 0 has gone"};
+    struct hvd_server_options opt = server_options(3);
+    struct hvd_error report;
+    struct hvd_server *s;
+    struct worker w[3];
+    atomic_int heard = 0;
+
+    opt.heard = count_heard;
+    opt.context = &heard;
+    s = server_up(opt);
     for (int i = 0; i < 3; i++)
         w[i] = worker_of(hvd_server_port(s), i, 3);
     join_all(w, 3);
-    worker_end(&w[1]);
-    CHECK(hvd_server_report(s, &report));
-    worker_end(&w[0]);
+    CHECK(hvd_server_hears(s, 0));
+    rdv_report(w[0].client, &left);     /* quicker to end than the one that left */
+    end_and_be_heard(s, &w[0], 0);
+    CHECK_EQ(atomic_load(&heard), 2);   /* its report and its end */
     CHECK(hvd_server_report(s, &report));
     CHECK_EQ(report.status, HVD_SHUTDOWN);
     CHECK_EQ(report.rank, 1);
-    rdv_report(w[2].client, &why);
-    worker_end(&w[2]);
+    rdv_report(w[2].client, &echo);     /* it has seen rank 0 die of it */
+    end_and_be_heard(s, &w[2], 2);
     CHECK(hvd_server_report(s, &report));
-    CHECK_EQ(report.rank, 0);
+    CHECK_EQ(report.rank, 1);
+    worker_end(&w[1]);
     hvd_server_free(s);
 }
 
