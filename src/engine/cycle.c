@@ -313,10 +313,9 @@ static bool tasks_need_us(const struct engine *e)
 /* When the thread must look again although nothing has come. */
 static uint64_t next_due_us(struct engine *e)
 {
-    uint64_t due = stall_due_us(e), look_us = trace_due_us(e);
+    uint64_t due = stall_due_us(e);
 
     e->heard = false;
-    due = look_us < due ? look_us : due;
     if (e->flush_due_us > 0 && e->flush_due_us < due)
         due = e->flush_due_us;
     for (int i = 0; i < TEAM_SLOTS; i++)
@@ -340,7 +339,7 @@ static bool settle(struct engine *e, bool look)
 {
     if (look)
         e->boards = tasks_need_us(e);
-    e->boards |= atomic_load(&e->waiting) > 0 || e->completions_open > 0;
+    e->boards |= atomic_load(&e->waiting) > 0 || e->completions_open > 0 || trace_waits(e);
     if (!mesh_arm(e->mesh, e->boards))
         return false;
     if (e->boards) {

@@ -7,14 +7,12 @@
  */
 #include "engine/engine_int.h"
 
-#include "base/clock.h"
 #include "base/log.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
 #define LOG_COMPONENT "engine"
-#define LOOK_US 1000                    /* how exact ticks are while this rank sleeps */
 
 static const char *const kinds[] = {
 #define KIND(name, text) #name,
@@ -84,15 +82,15 @@ void trace_come_slow(struct engine *e, const struct entry *t, bool all)
     timeline_come(e->timeline, &key, t->set->self);
 }
 
-uint64_t trace_due_us_slow(const struct engine *e)
+bool trace_waits_slow(const struct engine *e)
 {
     list_each(node, &e->running) {
         const struct entry *t = list_entry(node, struct entry, node);
 
         if (t->way->ops->waits != NULL && t->way->ops->waits(t))
-            return clock_us() + LOOK_US;
+            return true;
     }
-    return UINT64_MAX;
+    return false;
 }
 
 void trace_pass_slow(struct engine *e, const struct pset *s, const char *name,

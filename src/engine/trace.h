@@ -15,7 +15,7 @@ struct engine;
 #define trace_hit(e, s, m, number) (TRACED(e) ? trace_hit_slow(e, s, m, number) : (void)0)
 #define trace_item(e, s, m, c) (TRACED(e) ? trace_item_slow(e, s, m, c) : (void)0)
 #define trace_come(e, t, all) (TRACED(e) ? trace_come_slow(e, t, all) : (void)0)
-#define trace_due_us(e) (TRACED(e) ? trace_due_us_slow(e) : UINT64_MAX)
+#define trace_waits(e) (TRACED(e) && trace_waits_slow(e))
 #define trace_pass(e, s, name, n) (TRACED(e) ? trace_pass_slow(e, s, name, n) : (void)0)
 #define trace_begin(e, t) (TRACED(e) ? trace_begin_slow(e, t) : (void)0)
 #define trace_local(e, t) (TRACED(e) ? trace_local_slow(e, t) : (void)0)
@@ -31,8 +31,8 @@ void trace_item_slow(struct engine *e, const struct pset *s, int member,
                      const struct cached *c);
 /* Who has come to a cached operation of one host, as the board says; all: everybody has. */
 void trace_come_slow(struct engine *e, const struct entry *t, bool all);
-/* When to look for that again, also if nothing wakes us. */
-uint64_t trace_due_us_slow(const struct engine *e);
+/* Somebody may still come: changes of the boards matter, although nobody waits here. */
+bool trace_waits_slow(const struct engine *e);
 /* The negotiation of a name has ended without an entry here. */
 void trace_pass_slow(struct engine *e, const struct pset *s, const char *name,
                      uint16_t name_bytes);

@@ -142,7 +142,8 @@ static void await_ticks(int expected)
     }
 }
 
-static void sum_many(bool large)
+/* ticks > 0: nobody waits for the sum before the file has so many. */
+static void sum_many(bool large, int ticks)
 {
     static double x[1 << 14];
     struct hvd_request req = {.size = sizeof req, .op = HVD_ALLREDUCE, .dtype = HVD_F64,
@@ -150,8 +151,16 @@ static void sum_many(bool large)
                               .ndim = 1, .shape = {large ? 1 << 14 : 1}, .input = x,
                               .output = x};
     struct hvd_error err;
+    hvd_handle handle;
 
-    CHECK_OK(hvd_run(&req, &err), err);
+    if (ticks == 0) {
+        CHECK_OK(hvd_run(&req, &err), err);
+        return;
+    }
+    CHECK_OK(hvd_submit(&req, 1, &handle, &err), err);
+    await_ticks(ticks);
+    CHECK_OK(hvd_wait(handle, -1, &err), err);
+    hvd_release(handle);
 }
 
 /* In the last step each comes when the file of rank 0 shows that the one before has come. */
@@ -159,14 +168,15 @@ static void come_one_by_one(int rank, int size, void *context)
 {
     static const char *const order[] = {"\"X\", \"name\": \"0\"", "\"X\", \"name\": \"2\"",
                                         "\"X\", \"name\": \"1\""};
-    int steps = 3, before = rank == 0 ? 0 : size - rank;
+    int steps = 3, before = rank == 0 ? 0 : size - rank, number = *(int *)context;
+    bool large = number & 1, asleep = number & 2;
 
     setenv("HOROVOD_TIMELINE", file("timeline", 0), 1);
     job_init();
     for (int i = 0; i < steps; i++)
-        sum_many(context != NULL);
+        sum_many(large, 0);
     await_ticks(steps * size + before);
-    sum_many(context != NULL);
+    sum_many(large, rank == 0 && !asleep ? (steps + 1) * size : 0);
     hvd_shutdown();
     if (rank == 0) {
         const char *at = read_file(file("timeline", 0));
@@ -181,13 +191,13 @@ static void come_one_by_one(int rank, int size, void *context)
 
 static void show_who_is_late(int number)
 {
-    job_run(&(struct job_options){.size = 3, .hosts = number < 2 ? 1 : 3}, come_one_by_one,
-            number % 2 == 1 ? "large" : NULL);
+    job_run(&(struct job_options){.size = 3, .hosts = number & 4 ? 3 : 1}, come_one_by_one,
+            &number);
 }
 
 TEST(timeline_shows_who_is_late_to_cached_operations)
 {
-    check_side_by_side(show_who_is_late, 4);
+    check_side_by_side(show_who_is_late, 8);
 }
 
 static void record_dynamic(int rank, int size, void *context)
