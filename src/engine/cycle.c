@@ -470,7 +470,8 @@ static void *engine_main(void *context)
         mesh_disarm(e->mesh);
         while (engine_progress(e))
             baton_offer(e);
-        stall_look(e);
+        if (stall_look(e))
+            continue;
         dozes = doze_on(e);
         if (!dozes && !settle(e, true))
             continue;

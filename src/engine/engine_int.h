@@ -175,7 +175,7 @@ void stats_add_late(const struct engine *e, struct neg_late *late);     /* by ra
 struct stall *stall_new(const struct engine *e);        /* NULL: disabled */
 void stall_free(struct engine *e);
 uint64_t stall_due_us(struct engine *e);
-void stall_look(struct engine *e);
+bool stall_look(struct engine *e);
 void stall_on_ask(struct engine *e, int peer);
 void stall_on_where(struct engine *e, int peer, const struct wire_text *t);
 void stall_on_report(struct engine *e, int peer, const struct wire_text *t);

@@ -227,7 +227,8 @@ static void remember_late_members(struct negotiator *n, const struct neg_tensor 
     }
 }
 
-void neg_fail(struct negotiator *n, struct neg_tensor *t, const struct hvd_error *why)
+static void fail_announced(struct negotiator *n, struct neg_tensor *t,
+                           const struct hvd_error *why)
 {
     struct strbuf targets;
     uint32_t count = 0;
@@ -240,8 +241,24 @@ void neg_fail(struct negotiator *n, struct neg_tensor *t, const struct hvd_error
         }
     put_error(n, t->name, t->name_bytes, why, (const uint8_t *)targets.text, count);
     strbuf_release(&targets);
+}
+
+void neg_fail(struct negotiator *n, struct neg_tensor *t, const struct hvd_error *why)
+{
+    fail_announced(n, t, why);
     remember_late_members(n, t, why);
     neg_tensor_free(n, t);
+}
+
+bool neg_give_up(struct negotiator *n, const char *name, const struct hvd_error *why)
+{
+    struct neg_tensor *t = hash_get(&n->names, name, strlen(name));
+
+    if (t == NULL || is_complete(n, t))
+        return false;
+    fail_announced(n, t, why);
+    neg_tensor_free(n, t);
+    return true;
 }
 
 static struct neg_tomb *tomb_of(struct negotiator *n, int member,

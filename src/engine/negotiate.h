@@ -74,6 +74,10 @@ typedef void (*neg_stall_fn)(void *context, const char *name, uint8_t op,
 void neg_each_stalled(const struct negotiator *n, uint64_t since_us, neg_stall_fn each,
                       void *context);
 
+/* Those who have announced this tensor get the error; who has not may announce it anew.
+ * False: nobody waits for it here. */
+bool neg_give_up(struct negotiator *n, const char *name, const struct hvd_error *why);
+
 /* Some member waits for others. */
 bool neg_is_waiting(const struct negotiator *n);
 

@@ -132,7 +132,8 @@ static void add_kinds(struct strbuf *out, const struct stall_times *s,
                       const struct stall_wait *waits, int wait_count, int rank_count,
                       uint64_t now_us)
 {
-    const struct stall_wait *a = stall_find_kinds(s, waits, wait_count, rank_count, now_us);
+    const struct stall_wait *a = stall_find_kinds(waits, wait_count, rank_count,
+                                                  s->warn_us, now_us);
     struct strbuf text;
 
     if (a == NULL)

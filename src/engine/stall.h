@@ -45,11 +45,14 @@ void stall_describe(struct strbuf *out, const struct stall_times *s,
                     const struct stall_wait *waits, int wait_count, int rank_count,
                     const char *const *where, uint64_t now_us);
 
-/* A wait of at least warn_us for ranks that have all come to another kind of operation under the
+/* A wait of at least age_us for ranks that have all come to another kind of operation under the
  * same name of the user; NULL: none. */
-const struct stall_wait *stall_find_kinds(const struct stall_times *s,
-                                          const struct stall_wait *waits, int wait_count,
-                                          int rank_count, uint64_t now_us);
+const struct stall_wait *stall_find_kinds(const struct stall_wait *waits, int wait_count,
+                                          int rank_count, uint64_t age_us, uint64_t now_us);
+bool stall_is_other_kind(const struct stall_wait *a, const struct stall_wait *b);
+/* The ranks that are missing at one of the kinds; a: what stall_find_kinds has found. */
+void stall_kinds_concern(const struct stall_wait *a, const struct stall_wait *waits,
+                         int wait_count, int rank_count, bool *concerned);
 /* "the name x is used for different kinds of operation: allreduce by ranks 0; allgather by
  * ranks 1"; a: what stall_find_kinds has found. */
 void stall_describe_kinds(struct strbuf *out, const struct stall_wait *a,

@@ -4,8 +4,17 @@
 
 #include "engine/engine_int.h"
 
+#define STALL_ASK_MOST 64               /* ranks are asked where they are: a report names some */
+
+/* stall_stuck.c */
+struct stuck {
+    uint64_t next_us;                   /* next look; 0: not armed */
+    bool asked;                         /* at the last look */
+};
+
 struct stall {
     struct stall_times times;
+    struct stuck stuck;
     uint64_t next_us;                   /* next look; 0: not armed */
     uint64_t reports;
     bool kinds;                         /* the job ends, for one name of different kinds */
@@ -13,6 +22,7 @@ struct stall {
     uint64_t bytes_seen, moved_us;      /* what the mesh had moved at the last look; when it
                                          * had last moved something between two looks */
     char **where;                       /* by rank: the last answer, owned */
+    bool *asleep;                       /* by rank: it has answered so, or need not */
 };
 
 /* The waits of one look; names and flags are copies. */
@@ -26,6 +36,15 @@ struct waits {
 
 /* The oldest operation of this rank, NULL: none, and how many there are. */
 const struct entry *stall_oldest_entry(const struct engine *e, int *count_p);
+
+/* Asks a rank where it is. */
+void stall_ask(struct engine *e, int rank);
+
+/* stall_stuck.c.  A thread of this rank sleeps in the one operation that is under way. */
+bool stuck_is_asleep(const struct engine *e);
+uint64_t stuck_due_us(struct engine *e);
+/* True: operations were ended. */
+bool stuck_look(struct engine *e, const struct waits *w, uint64_t now_us);
 
 void waits_init(struct waits *w, struct engine *e);
 void waits_release(struct waits *w);

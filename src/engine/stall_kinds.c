@@ -3,9 +3,9 @@
  * allgather(name="x") on another wait for each other for ever.
  *
  * Two kinds under one name may well be under way at once, in another order on each rank, and
- * one that waits can be joined by another thread at any time.  So nothing is said before waits
- * are old enough for a report, and only if every rank that is missing has come to another kind
- * of that name.
+ * one that waits can be joined by another thread at any time.  So this is a suspicion, of waits
+ * that are old enough, and only if every rank that is missing has come to another kind of that
+ * name; stall_stuck.c proves it.
  */
 #include "engine/stall.h"
 
@@ -23,7 +23,7 @@ static const char *user_name(const struct stall_wait *w)
     return strncmp(w->name, kind, n) == 0 && w->name[n] == '.' ? w->name + n + 1 : NULL;
 }
 
-static bool is_other_kind(const struct stall_wait *a, const struct stall_wait *b)
+bool stall_is_other_kind(const struct stall_wait *a, const struct stall_wait *b)
 {
     return a->op != b->op && a->set == b->set && user_name(b) != NULL &&
            strcmp(user_name(a), user_name(b)) == 0;
@@ -33,7 +33,7 @@ static bool is_elsewhere(const struct stall_wait *a, int rank,
                          const struct stall_wait *waits, int wait_count)
 {
     for (int i = 0; i < wait_count; i++)
-        if (is_other_kind(a, &waits[i]) && !waits[i].missing[rank])
+        if (stall_is_other_kind(a, &waits[i]) && !waits[i].missing[rank])
             return true;
     return false;
 }
@@ -54,14 +54,13 @@ static bool waits_for_kinds(const struct stall_wait *a, const struct stall_wait 
     return any;
 }
 
-const struct stall_wait *stall_find_kinds(const struct stall_times *s,
-                                          const struct stall_wait *waits, int wait_count,
-                                          int rank_count, uint64_t now_us)
+const struct stall_wait *stall_find_kinds(const struct stall_wait *waits, int wait_count,
+                                          int rank_count, uint64_t age_us, uint64_t now_us)
 {
     for (int i = 0; i < wait_count; i++) {
         const struct stall_wait *a = &waits[i];
 
-        if (user_name(a) != NULL && now_us >= a->since_us + s->warn_us &&
+        if (user_name(a) != NULL && now_us >= a->since_us + age_us &&
             waits_for_kinds(a, waits, wait_count, rank_count))
             return a;
     }
@@ -78,6 +77,15 @@ static void add_kind(struct strbuf *out, const struct stall_wait *w, const bool 
     strbuf_add_ranks(out, users, rank_count);
 }
 
+void stall_kinds_concern(const struct stall_wait *a, const struct stall_wait *waits,
+                         int wait_count, int rank_count, bool *concerned)
+{
+    for (int i = 0; i < wait_count; i++)
+        for (int r = 0; r < rank_count; r++)
+            concerned[r] |= waits[i].missing[r] &&
+                            (&waits[i] == a || stall_is_other_kind(a, &waits[i]));
+}
+
 void stall_describe_kinds(struct strbuf *out, const struct stall_wait *a,
                           const struct stall_wait *waits, int wait_count, int rank_count)
 {
@@ -86,14 +94,12 @@ void stall_describe_kinds(struct strbuf *out, const struct stall_wait *a,
 
     strbuf_addf(out, "the name %.200s is used for different kinds of operation:",
                 user_name(a));
-    for (int i = 0; concerned != NULL && i < wait_count; i++)
-        for (int r = 0; r < rank_count; r++)
-            concerned[r] |= waits[i].missing[r] &&
-                            (&waits[i] == a || is_other_kind(a, &waits[i]));
+    if (concerned != NULL)
+        stall_kinds_concern(a, waits, wait_count, rank_count, concerned);
     if (concerned != NULL)
         add_kind(out, a, concerned, rank_count, users);
     for (int i = 0; concerned != NULL && i < wait_count; i++)
-        if (is_other_kind(a, &waits[i])) {
+        if (stall_is_other_kind(a, &waits[i])) {
             strbuf_addf(out, ";");
             add_kind(out, &waits[i], concerned, rank_count, users);
         }

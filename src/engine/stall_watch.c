@@ -20,8 +20,6 @@
 
 #define LOG_COMPONENT "engine"
 
-#define ASK_MOST 64                     /* ranks are asked where they are: a report names some */
-
 static _Atomic(hvd_where_fn) where_fn;
 
 static pthread_mutex_t where_lock = PTHREAD_MUTEX_INITIALIZER;  /* one question at a time */
@@ -60,7 +58,10 @@ struct stall *stall_new(const struct engine *e)
         return NULL;
     stall_set_times(&s->times, conf->stall_check_s, conf->stall_shutdown_s);
     s->where = calloc((size_t)e->topo->size, sizeof *s->where);
-    if (s->where == NULL) {
+    s->asleep = calloc((size_t)e->topo->size, sizeof *s->asleep);
+    if (s->where == NULL || s->asleep == NULL) {
+        free(s->where);
+        free(s->asleep);
         free(s);
         return NULL;
     }
@@ -81,6 +82,7 @@ void stall_free(struct engine *e)
         return;
     forget_answers(e);
     free(e->stall->where);
+    free(e->stall->asleep);
     free(e->stall);
     e->stall = NULL;
 }
@@ -161,6 +163,11 @@ static char *describe_self(struct engine *e)
     return text;
 }
 
+void stall_ask(struct engine *e, int rank)
+{
+    post_text(e, rank, MESSAGE_ASK, 0, NULL);
+}
+
 static void ask(struct engine *e, const struct waits *w, uint64_t now_us)
 {
     bool *missing = calloc((size_t)e->topo->size, sizeof *missing);
@@ -171,9 +178,9 @@ static void ask(struct engine *e, const struct waits *w, uint64_t now_us)
     if (missing == NULL)
         return;
     stall_missing(w->list, w->count, e->topo->size, age_us, now_us, missing);
-    for (int r = 0; r < e->topo->size && asked < ASK_MOST; r++)
+    for (int r = 0; r < e->topo->size && asked < STALL_ASK_MOST; r++)
         if (missing[r] && r != e->topo->rank) {
-            post_text(e, r, MESSAGE_ASK, 0, NULL);
+            stall_ask(e, r);
             asked++;
         } else if (missing[r])
             e->stall->where[r] = describe_self(e);
@@ -185,7 +192,7 @@ void stall_on_ask(struct engine *e, int peer)
     char *text = describe_self(e);
 
     if (text != NULL)
-        post_text(e, peer, MESSAGE_WHERE, 0, text);
+        post_text(e, peer, MESSAGE_WHERE, stuck_is_asleep(e), text);
     free(text);
 }
 
@@ -193,6 +200,7 @@ void stall_on_where(struct engine *e, int peer, const struct wire_text *t)
 {
     if (e->stall == NULL)
         return;
+    e->stall->asleep[peer] = t->level != 0;
     free(e->stall->where[peer]);
     e->stall->where[peer] = strndup(t->text, t->bytes);
 }
@@ -343,7 +351,8 @@ static void shut_down(struct engine *e, const struct waits *w)
 static const struct stall_wait *find_kinds(const struct engine *e, const struct waits *w,
                                            uint64_t now_us)
 {
-    return stall_find_kinds(&e->stall->times, w->list, w->count, e->topo->size, now_us);
+    return stall_find_kinds(w->list, w->count, e->topo->size, e->stall->times.warn_us,
+                            now_us);
 }
 
 static void shut_down_for_kinds(struct engine *e, const struct waits *w, uint64_t now_us)
@@ -385,6 +394,7 @@ static bool somebody_waits(const struct engine *e)
 uint64_t stall_due_us(struct engine *e)
 {
     struct stall *s = e->stall;
+    uint64_t stuck_us;
 
     if (s == NULL || atomic_load(&e->state) != ENGINE_RUNNING)
         return UINT64_MAX;
@@ -392,7 +402,8 @@ uint64_t stall_due_us(struct engine *e)
         return UINT64_MAX;
     if (s->next_us == 0)
         s->next_us = clock_us() + s->times.warn_us - s->times.lead_us;
-    return s->next_us;
+    stuck_us = stuck_due_us(e);
+    return stuck_us < s->next_us ? stuck_us : s->next_us;
 }
 
 static void act(struct engine *e, const struct waits *w, uint64_t now_us)
@@ -417,26 +428,34 @@ static void act(struct engine *e, const struct waits *w, uint64_t now_us)
         shut_down_for_kinds(e, w, now_us);
 }
 
-/* Owner of the baton, the engine's thread. */
-void stall_look(struct engine *e)
+static void rest(struct stall *s)
+{
+    s->next_us = s->stuck.next_us = 0;
+    s->times.reported_us = 0;
+    s->times.asked = s->stuck.asked = s->dumped = false;
+}
+
+/* Owner of the baton, the engine's thread.  True: operations were ended. */
+bool stall_look(struct engine *e)
 {
     struct stall *s = e->stall;
+    bool ended = false;
     uint64_t now_us;
     struct waits w;
 
     if (s == NULL || s->next_us == 0 || atomic_load(&e->state) != ENGINE_RUNNING)
-        return;
+        return false;
     now_us = clock_us();
-    if (now_us < s->next_us)
-        return;
+    if (now_us < s->next_us && now_us < s->stuck.next_us)
+        return false;
     waits_init(&w, e);
     waits_collect(&w, now_us);
-    if (w.count > 0) {
+    if (w.count == 0)
+        rest(s);
+    if (w.count > 0 && now_us >= s->stuck.next_us)
+        ended = stuck_look(e, &w, now_us);
+    if (w.count > 0 && !ended && now_us >= s->next_us)
         act(e, &w, now_us);
-    } else {
-        s->next_us = 0;
-        s->times.reported_us = 0;
-        s->times.asked = s->dumped = false;
-    }
     waits_release(&w);
+    return ended;
 }

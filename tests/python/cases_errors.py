@@ -1,5 +1,6 @@
 """What goes wrong is said on every rank that took part, and the job goes on."""
 import os
+import time
 import warnings
 
 import torch
@@ -118,6 +119,33 @@ def ranks_disagree_within_a_group():
     mismatch(lambda: hvd.grouped_allreduce(ts, name="group"))
     equal(hvd.grouped_allreduce([torch.ones(4)] * 3, name="group", op=hvd.Sum)[1],
           torch.full((4,), float(hvd.size())))
+
+
+@case(2, 3)
+def one_name_for_two_kinds_is_an_error_on_all_ranks():
+    """Each rank sleeps in its call, so the others' calls cannot come: no stall of a minute."""
+    ones = torch.ones(2)
+    call = hvd.allreduce if hvd.rank() == 0 else hvd.allgather
+    text = str(raises(HIE, call, ones, name="mixed"))
+    for words in ("the name mixed is used for different kinds of operation:",
+                  " allreduce by ranks 0", " allgather by ranks 1"):
+        assert words in text, text
+    goes_on()
+    equal(hvd.allreduce(ones, name="mixed"), ones)
+    assert hvd.allgather(ones, name="mixed").shape[0] == 2 * hvd.size()
+
+
+@case(2)
+def two_kinds_of_one_name_may_come_late_and_in_another_order():
+    """Nobody is stuck: a rank that computes comes to the other kind afterwards."""
+    if hvd.rank() == 0:
+        hvd.allreduce(torch.ones(2), name="order")
+        hvd.allgather(torch.ones(2), name="order")
+    else:
+        handle = hvd.allgather_async(torch.ones(2), name="order")
+        time.sleep(3.5)                 # the pace of a computation
+        hvd.allreduce(torch.ones(2), name="order")
+        hvd.synchronize(handle)
 
 
 @case(2, 3)

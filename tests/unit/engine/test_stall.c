@@ -187,7 +187,7 @@ TEST(ranks_beyond_the_limit_are_marked)
 static bool has_kinds(const struct stall_times *t, const struct stall_wait *waits, int count,
                       uint64_t now_us)
 {
-    return stall_find_kinds(t, waits, count, 4, now_us) != NULL;
+    return stall_find_kinds(waits, count, 4, t->warn_us, now_us) != NULL;
 }
 
 TEST(one_name_for_two_kinds_is_said)
