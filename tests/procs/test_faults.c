@@ -86,6 +86,8 @@ static void until_the_fault(int rank, int size, void *context)
     snprintf(named, sizeof named, "rank %d", s->victim);
     CHECK_HAS(err.text, named);
     CHECK_HAS(err.text, "allreduce x");
+    if (strcmp(getenv("HOROVOD_HEARTBEAT_SECONDS"), "1") == 0)  /* stopped, not killed */
+        CHECK_HAS(err.text, "HOROVOD_HEARTBEAT_SECONDS");
     /* Everything fails from here on, at once, and shutdown comes back. */
     CHECK_EQ(run_op("later", HVD_F64, 1, &err), HVD_PEER_LOST);
     CHECK_EQ(hvd_size(), size);
