@@ -37,7 +37,7 @@
     X(RESULT, "A: u32 rank, bytes the worker wrote to its result descriptor")          \
     X(EXIT, "A: u32 rank, u32 code, u32 signal, text")                                 \
     X(TEXT, "A: u8 kind (log level), a line for the user")                             \
-    X(DONE, "A: nothing is left on this host")                                         \
+    X(DONE, "A: nothing is left on this host; to horovod.run: u32 rank at fault")      \
     X(SIGNAL, "L: u32 number of a signal for all workers, SIGUSR1 or SIGUSR2")         \
     X(END, "L: u32 rank, u32 grace in ms: end this worker")                            \
     X(NOTICE, "A: this host was told to go, its workers are to leave")                 \

@@ -139,7 +139,7 @@ void launch_fail(struct launch *job, const struct hvd_error *err)
 
 /* ---- ranks ------------------------------------------------------------------------ */
 
-/* horovod.run learns who failed, and in which order. */
+/* horovod.run learns who failed, and in which order ... */
 void launch_tell_end(struct launch *job, int rank)
 {
     const struct rank_state *r = &job->ranks[rank];
@@ -150,6 +150,17 @@ void launch_tell_end(struct launch *job, int rank)
     words[0] = (uint32_t)r->label;
     agent_put_words(duplex_out(&job->result), AGENT_EXIT, words, 3, r->text,
                     strlen(r->text));
+    duplex_flush(&job->result);
+}
+
+/* ... and who was at fault. */
+static void tell_verdict(struct launch *job)
+{
+    uint32_t rank = (uint32_t)job->first_failed;
+
+    if (!job->has_result || job->first_failed < 0 || job->elastic != NULL)
+        return;
+    agent_put_words(duplex_out(&job->result), AGENT_DONE, &rank, 1, NULL, 0);
     duplex_flush(&job->result);
 }
 
@@ -460,6 +471,7 @@ static void wait_for_processes(struct launch *job)
         uv_timer_start(&job->limit, on_end_limit, SWEEP_MS, 0);
         uv_run(&job->loop, UV_RUN_ONCE);
     }
+    tell_verdict(job);
     while (job->has_result && !job->result.lost && duplex_unsent(&job->result) > 0)
         uv_run(&job->loop, UV_RUN_ONCE);
 }

@@ -15,7 +15,7 @@ from typing import Any, Callable, Optional, Sequence
 
 from horovod.runner._outcome import Ends
 
-RESULT, EXIT, TEXT = 13, 14, 15         # frames of src/launch/agent_wire.h
+RESULT, EXIT, TEXT, DONE = 13, 14, 15, 16       # frames of src/launch/agent_wire.h
 HEAD = struct.Struct("<IB")
 ERROR = "horovodrun: error: "
 FAILED = "Horovod detected that one or more processes exited with non-zero status"
@@ -59,6 +59,8 @@ class Outcome(Ends):
         elif kind == EXIT:
             rank, code, number = struct.unpack_from("<III", body)
             self.ends.append((rank, code, number, body[12:].decode("utf-8", "replace")))
+        elif kind == DONE:
+            self.verdict = struct.unpack_from("<I", body)[0]
         elif kind == TEXT:
             self.error = self.error or body.decode("utf-8", "replace")
 

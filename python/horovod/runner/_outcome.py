@@ -22,6 +22,7 @@ class Ends:
         self.results: dict[int, bytearray] = {}
         self.ends: list[tuple[int, int, int, str]] = []     # rank, code, signal, text
         self.died: set[int] = set()     # who ended without a word, and not because of us
+        self.verdict: Optional[int] = None      # the rank at fault, if it is known
 
     def said(self, rank: int) -> tuple[dict, bytes]:
         """What a rank has sent; an empty head: it died without a word."""
@@ -36,6 +37,7 @@ class Ends:
         failed = [end for end in self.ends if end[1] != 0]
         causes = [end for end in failed if end[0] in self.died or
                   self.said(end[0])[0].get("echo") is False]
+        causes += [end for end in failed if end[0] == self.verdict]
         return next(iter(causes or failed), None)
 
     def failure(self) -> Optional[RuntimeError]:

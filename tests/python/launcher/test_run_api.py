@@ -87,6 +87,25 @@ def test_the_cause_is_told_and_not_its_echo():
     assert error.value.rank == 1 and "KeyError: 'reason 4711'" in str(error.value)
 
 
+def leave_among_others(how):
+    import numpy as np
+
+    import horovod.numpy as hvd
+    os.environ["HOROVOD_FAULT"] = "job.leave rank=1 delay=700"     # the others end before it
+    hvd.init()
+    hvd.allreduce(np.ones(1), name="first")
+    if hvd.rank() == 1:
+        how()
+    hvd.allreduce(np.ones(1), name="never")
+
+
+@pytest.mark.parametrize("how, code", [
+    (lambda: sys.exit(3), 3), (lambda: os.kill(os.getpid(), signal.SIGKILL), 137)])
+def test_who_ends_without_a_word_is_told_and_not_its_echo(how, code):
+    with pytest.raises(RuntimeError, match=f"Process name: 1\nExit code: {code}\n"):
+        horovod.run(leave_among_others, (how,), num_proc=3)
+
+
 def test_a_worker_that_dies_is_named():
     with pytest.raises(RuntimeError, match="Process name: 0\nExit code: 137"):
         horovod.run(lambda: os.kill(os.getpid(), signal.SIGKILL), num_proc=1)
