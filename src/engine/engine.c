@@ -188,7 +188,7 @@ void engine_free(struct engine *e)
     gpu_close();
     for (int i = 0; i < e->fusion_count; i++) {
         gpu_unpin(e->fusion[i].at);
-        output_free(e->fusion[i].at);
+        output_release(e->fusion[i].at);
     }
     free(e->fusion);
     stall_free(e);

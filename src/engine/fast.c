@@ -325,7 +325,7 @@ static void spare_begin(struct entry *t, struct pset *s, const struct cached *c,
 static void drop_output(struct entry *t)
 {
     if (t->own_output)
-        output_free(t->output);
+        output_release(t->output);
     t->own_output = false;
 }
 

@@ -16,7 +16,7 @@ void *output_alloc(size_t bytes)
     return p;
 }
 
-void output_free(void *p)
+void output_release(void *p)
 {
     if (p != NULL && arena_owns(p))
         arena_free(p);
@@ -29,7 +29,7 @@ void entry_drop_output(struct entry *t)
     if (t->own_output && t->form.device)
         gpu_free(t->output);
     else if (t->own_output)
-        output_free(t->output);
+        output_release(t->output);
     t->own_output = false;
 }
 

@@ -55,7 +55,7 @@ enum hvd_status entry_place(struct entry *t, const struct tensor_form *f, int me
                             struct coll_task *task, struct hvd_error *err);
 void plan_open_counts(uint64_t *counts, const struct tensor_form *f, const struct pset *s,
                       int64_t rows, const int64_t *splits);
-void output_free(void *p);
+void output_release(void *p);
 void entry_drop_output(struct entry *t);        /* frees it if it is ours */
 void *output_alloc(size_t bytes);
 
