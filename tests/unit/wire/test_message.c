@@ -495,7 +495,6 @@ TEST(a_batch_says_whether_it_is_on_gpus)
 {
     struct wire_batch b = {.form = {.op = HVD_ALLREDUCE, .dtype = HVD_BF16, .device = 1},
                            .tensor_count = 1}, back;
-    struct hvd_error err;
     struct strbuf out;
     struct wire_in in;
 
