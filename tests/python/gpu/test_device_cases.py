@@ -66,7 +66,6 @@ def test_on_a_late_device(ranks, function):
     ranks(2, function, {"HVD_TEST_DEVICE": "late"}, 60 * PATIENCE, kind="late")
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("function", cases_device.EVERY + cases_device.OF_THE_CORE,
                          ids=lambda f: f.__name__)
 def test_on_the_stand_in(ranks, standin, function):
