@@ -178,6 +178,10 @@ enum hvd_status hvd_copy_start(const struct hvd_copy *pieces, size_t count,
 /* Returns when the batch is copied; the caller copies what is left of it, too. */
 void hvd_copy_wait(void);
 
+/* 64 bits that tell, by all probability, whether bytes are the same; a seed carries the digest
+ * of what came before.  Not for secrets.  Needs no job.  Thread: any. */
+uint64_t hvd_digest(const void *bytes, size_t count, uint64_t seed);
+
 /* ---- 4. Operations -------------------------------------------------------------- */
 
 /* name, text */

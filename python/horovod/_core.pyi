@@ -96,6 +96,8 @@ def copy_start(pieces: List[Tuple[int, int, int]], /) -> None:
     """Copies (to, from, bytes) each, beside the caller's work; the memory must stay."""
 
 def copy_wait() -> None: ...
+def digest(address: int, nbytes: int, seed: int, /) -> int:
+    """64 bits that tell whether bytes are the same."""
 
 # -- elastic jobs --
 def set_retired(error: type, /) -> None: ...

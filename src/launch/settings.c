@@ -435,9 +435,11 @@ static enum hvd_status read_elastic(struct settings *s, bool *usage_p,
         return HVD_OK;
     if (s->min_np > s->np || s->np > max) {
         *usage_p = true;
-        return error_set(err, HVD_INVALID, -1,
-                         "min-np %d, np %d and max-np %d must not decrease", s->min_np,
-                         s->np, max);
+        return s->min_np > s->np
+                   ? error_set(err, HVD_INVALID, -1, "--min-np %d is more than -np %d",
+                               s->min_np, s->np)
+                   : error_set(err, HVD_INVALID, -1, "-np %d is more than --max-np %d", s->np,
+                               max);
     }
     if (s->controller != CONTROLLER_NATIVE || s->node.count > 0)
         return error_set(err, HVD_INVALID, -1, "elastic jobs are started with our own agents "

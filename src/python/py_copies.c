@@ -1,4 +1,5 @@
-/* py_copies.c: copying beside the caller's work, for the commits of elastic states. */
+/* py_copies.c: copying beside the caller's work, for the commits of elastic states, and
+ * comparing what the ranks have. */
 #include "python/py_core.h"
 
 #include <stdlib.h>
@@ -58,4 +59,23 @@ PyObject *py_copy_wait(PyObject *mod, PyObject *unused)
     hvd_copy_wait();
     Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
+}
+
+PyObject *py_digest(PyObject *mod, PyObject *args)
+{
+    unsigned long long address, seed;
+    Py_ssize_t bytes;
+    uint64_t result;
+
+    (void)mod;
+    if (!PyArg_ParseTuple(args, "KnK", &address, &bytes, &seed))
+        return NULL;
+    if (bytes < 0 || (bytes > 0 && address == 0)) {
+        PyErr_SetString(PyExc_ValueError, "there is no memory to look at");
+        return NULL;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    result = hvd_digest((const void *)(uintptr_t)address, (size_t)bytes, seed);
+    Py_END_ALLOW_THREADS
+    return PyLong_FromUnsignedLongLong(result);
 }

@@ -102,6 +102,7 @@ extern PyMethodDef py_tensor_methods[];
 PyObject *py_set_where(PyObject *mod, PyObject *args);
 PyObject *py_copy_start(PyObject *mod, PyObject *list);
 PyObject *py_copy_wait(PyObject *mod, PyObject *unused);
+PyObject *py_digest(PyObject *mod, PyObject *args);
 int py_driver_add(PyObject *module);
 int py_bucket_add(PyObject *module);
 int py_elastic_add(PyObject *module);

@@ -420,6 +420,7 @@ static PyMethodDef module_methods[] = {
     {"recorder_dump", py_recorder_dump, METH_VARARGS, NULL},
     {"copy_start", py_copy_start, METH_O, "copy_start([(to, from, bytes)]): see py_copies.c"},
     {"copy_wait", py_copy_wait, METH_NOARGS, "Returns when the copies are made."},
+    {"digest", py_digest, METH_VARARGS, "digest(address, bytes, seed): see hvd_digest"},
     {NULL, NULL, 0, NULL},
 };
 

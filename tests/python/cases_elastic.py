@@ -53,6 +53,55 @@ def elastic_state():
 
 
 @case(2, 3)
+def only_what_differs_is_synced():
+    """Ranks with one state compare a number each; what differs comes from rank 0."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(300, 300), torch.nn.BatchNorm1d(300))
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.randn(4, 300)).sum().backward()
+    optimizer.step()
+    state = hvd.elastic.TorchState(model, optimizer, epoch=3)
+    before = copy.deepcopy(model.state_dict())
+    assert state._compare() == [True, True, True]
+    state.sync()
+    assert all(torch.equal(t, before[name]) for name, t in model.state_dict().items())
+    with torch.no_grad():
+        model[1].running_mean[7] += hvd.rank()
+    assert state._compare() == [False, True, True]
+    state.sync()
+    assert state._compare() == [True, True, True] and model[1].running_mean[7] == \
+        before["1.running_mean"][7]
+    optimizer.param_groups[0]["lr"] *= 1 + hvd.rank()
+    assert state._compare() == [True, False, True]
+    state.epoch += hvd.rank()
+    state.save()
+    assert state._compare() == [True, False, False]
+    state.sync()
+    assert state._compare() == [True, True, True] and state.epoch == 3
+    state.restore()
+    assert optimizer.param_groups[0]["lr"] == 0.001 and state.epoch == 3
+
+
+@case(2)
+def what_cannot_be_compared_is_synced():
+    class Own:
+        def __init__(self):
+            self.value, self.hidden = hvd.rank(), lambda: None
+
+        def state_dict(self):
+            return dict(value=self.value, hidden=self.hidden)
+
+        def load_state_dict(self, state):
+            self.value = state["value"]
+    own, model = Own(), torch.nn.Conv2d(3, 3, 2).to(memory_format=torch.channels_last)
+    state = hvd.elastic.TorchState(model, own=own)
+    assert state._compare() == [False, False, True]
+    state.sync()
+    assert own.value == 0
+    same_on_all_ranks(model.weight)
+
+
+@case(2, 3)
 def elastic_run():
     """A failure restores the last commit, forms the job again and goes on."""
     r = hvd.rank()

@@ -155,10 +155,10 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int,
     fresh = not optimizer.state
     _broadcast_state(optimizer, root_rank, process_set)
     if fresh:
-        _zero_missing_gradients(optimizer)
+        zero_missing_gradients(optimizer)
 
 
-def _zero_missing_gradients(optimizer: torch.optim.Optimizer) -> None:
+def zero_missing_gradients(optimizer: torch.optim.Optimizer) -> None:
     for group in optimizer.param_groups:
         for p in group["params"]:
             if p.requires_grad and p.grad is None:

@@ -8,6 +8,7 @@ import pytest
 
 from elastic_job import HERE, ElasticJob
 
+LONG_S = int(os.environ.get("HVD_SOAK_SECONDS", "3600"))
 HOSTS = (["localhost:2", "127.0.0.1:2"], ["localhost:2", "127.0.0.1:1"], ["localhost:2"],
          ["localhost:1", "127.0.0.1:2"])
 
@@ -43,14 +44,14 @@ def disturb(job, dice, end):
 
 
 @pytest.mark.timeout(600)
-def test_a_minute():
-    soak(60)
+def test_half_a_minute():
+    soak(30)
 
 
 @pytest.mark.long
-@pytest.mark.timeout(4500)
+@pytest.mark.timeout(LONG_S + 900)
 def test_an_hour():
-    soak(3600)
+    soak(LONG_S)
 
 
 def soak(seconds):

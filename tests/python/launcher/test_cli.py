@@ -66,7 +66,8 @@ def test_print_config_tells_who_set_what():
     (["-np", "1", "-H", "a:1", "-hostfile", "x", "true"],
      "argument -hostfile/--hostfile: not allowed with argument -H/--hosts"),
     (["-np", "1", "--log-level", "loud", "true"], "invalid choice: 'loud'"),
-    (["-np", "2", "--min-np", "3", "true"], "must not decrease"),
+    (["-np", "2", "--min-np", "3", "true"], "--min-np 3 is more than -np 2"),
+    (["-np", "4", "--min-np", "1", "--max-np", "3", "true"], "-np 4 is more than --max-np 3"),
 ])
 def test_usage_errors_end_with_2(args, text):
     done = run(*args)

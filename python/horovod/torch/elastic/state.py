@@ -12,6 +12,7 @@ import torch
 
 from horovod.common.elastic import ObjectState
 from horovod.torch import _copies, functions, mpi_ops
+from horovod.torch.elastic._fingerprint import fingerprint
 from horovod.torch.elastic._snapshot import Snapshot
 from horovod.torch.elastic.sampler import ElasticSampler
 
@@ -65,6 +66,10 @@ class StateDictHandler(StateHandler):
         self.value.load_state_dict(state)
         self.save()
 
+    def _sync_same(self) -> None:
+        """``sync`` when all ranks have the same state, up to the save."""
+        self.value.load_state_dict(self.value.state_dict())
+
 
 class ModelStateHandler(StateDictHandler):
     def restore(self) -> None:
@@ -74,6 +79,9 @@ class ModelStateHandler(StateDictHandler):
     def sync(self) -> None:
         functions.broadcast_parameters(self.value.state_dict(), root_rank=0)
         self.save()
+
+    def _sync_same(self) -> None:
+        pass
 
 
 class OptimizerStateHandler(StateDictHandler):
@@ -87,6 +95,10 @@ class OptimizerStateHandler(StateDictHandler):
         functions.broadcast_optimizer_state(self.value, root_rank=0)
         self.save()
 
+    def _sync_same(self) -> None:
+        if not self.value.state:
+            functions.zero_missing_gradients(self.value)
+
 
 class SamplerStateHandler(StateDictHandler):
     def _learn(self, counts: List[int]) -> None:
@@ -96,6 +108,10 @@ class SamplerStateHandler(StateDictHandler):
         if saved == place:
             saved.update(self.value.state_dict())
 
+
+# What they sync is their state_dict.
+_OWN_HANDLERS = (StateDictHandler, ModelStateHandler, OptimizerStateHandler,
+                 SamplerStateHandler)
 
 _handler_registry: List[Tuple[Type, Type[StateHandler]]] = [
     (torch.nn.Module, ModelStateHandler),
@@ -204,12 +220,33 @@ class TorchState(ObjectState):
     # -- with the other ranks -----------------------------------------------------
 
     def sync(self) -> None:
+        """Only what is not the same everywhere travels: survivors that have gone back to one
+        commit compare a number each."""
         _copies.settle()
-        for handler in self._handlers.values():
-            handler.sync()
-        commits, self._saved_state = self._bcast_object((self._commits, self._saved_state))
+        *same, is_same = self._compare()
+        for handler, is_kept in zip(self._handlers.values(), same):
+            if is_kept:
+                assert isinstance(handler, StateDictHandler)
+                handler._sync_same()
+                handler.save()
+            else:
+                handler.sync()
+        commits = self._commits
+        if not is_same:
+            commits, self._saved_state = self._bcast_object((commits, self._saved_state))
         self._set_attrs()
         self._count_commit(commits)
+
+    def _compare(self) -> List[bool]:
+        """Of each handler, and of the plain values, whether all ranks have the same; one small
+        reduction.  Handlers that sync in their own way are always asked to."""
+        prints = [fingerprint(h.value.state_dict()) if type(h) in _OWN_HANDLERS else None
+                  for h in self._handlers.values()]
+        prints.append(fingerprint((self._commits, self._saved_state)))
+        mine = torch.tensor([[1, 1] if p is None else [p, -p] for p in prints],
+                            dtype=torch.int64)
+        agreed = mpi_ops.allreduce(mine, name="elastic.fingerprints", op=mpi_ops.Max).tolist()
+        return [most == -least for most, least in agreed]
 
     def reset(self) -> None:
         for handler in self._samplers():
