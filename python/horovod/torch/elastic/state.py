@@ -244,7 +244,7 @@ class TorchState(ObjectState):
                   for h in self._handlers.values()]
         prints.append(fingerprint((self._commits, self._saved_state)))
         mine = torch.tensor([[1, 1] if p is None else [p, -p] for p in prints],
-                            dtype=torch.int64)
+                            dtype=torch.int64, device="cpu")
         agreed = mpi_ops.allreduce(mine, name="elastic.fingerprints", op=mpi_ops.Max).tolist()
         return [most == -least for most, least in agreed]
 
