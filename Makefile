@@ -24,9 +24,10 @@ fresh:          ## make demo and make test in a bare Debian root, as a newcomer'
 	@tools/setup.sh fresh
 	@tools/fresh.sh
 
-bench:          ## benchmarks against the peers that are installed
+bench:          ## benchmarks against the peers that are installed; drawings in build/plots
 	@tools/setup.sh bench
-	@bench/run
+	@bench/run --json build/bench.jsonl
+	@$(PY) bench/plot.py build/bench.jsonl build/plots
 	@$(PY) bench/scale
 
 wheel:          ## dist/*.whl for every CPython from 3.10 on: no compiler needed to install it

@@ -4,6 +4,7 @@ The board is a small file mapped by every rank of a launch: a barrier, a few wor
 time stamps.  It belongs to the benchmark and not to any system under test, so that every system is
 started, stopped and timed by the same means.  All ranks are on one machine, hence one clock.
 """
+import argparse
 import json
 import mmap
 import os
@@ -101,6 +102,16 @@ class Board:
 
 
 # ---------------------------------------------------------------- inside a rank
+
+def rank_arguments(secs, of):
+    """What every program of a rank takes; `secs` is the default time per `of`."""
+    p = argparse.ArgumentParser()
+    p.add_argument("--system", required=True)
+    p.add_argument("--board", required=True)
+    p.add_argument("--out")
+    p.add_argument("--secs", type=float, default=secs, help=f"time per {of}")
+    return p
+
 
 class System:
     """One system under test, seen from one rank.  kind: hvd, gloo, mpi, plain."""

@@ -7,13 +7,12 @@
 2. init and one allreduce, then all ranks sleep: CPU time, context switches and threads of each;
 3. rank 0 multiplies again, the others sleep: how much slower than in 1?
 """
-import argparse
 import resource
 import time
 
 import torch
 
-from common import System, emit
+from common import System, emit, rank_arguments
 
 
 def products_per_second(secs, n=512):
@@ -51,11 +50,7 @@ def use_while_asleep(secs):
 
 
 def main():
-    p = argparse.ArgumentParser()
-    p.add_argument("--system", required=True)
-    p.add_argument("--board", required=True)
-    p.add_argument("--out")
-    p.add_argument("--secs", type=float, default=3.0)
+    p = rank_arguments(3.0, "measurement")
     a = p.parse_args()
     torch.set_num_threads(1)
     s = System(a.system, a.board)

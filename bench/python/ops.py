@@ -11,13 +11,12 @@ reducescatter, output of allgather.  A sample: every rank rewrites its input, pa
 barrier, notes the start, calls, notes the end; it counts from the latest start to the latest end.
 loop_us: calls back to back.  Every result is checked once per size, with small integers.
 """
-import argparse
 import gc
 import time
 
 import torch
 
-from common import System, emit
+from common import System, emit, rank_arguments
 
 GROUP, MEMBER = 100, 4096               # grouped: 100 tensors of 4 KiB
 OPS = ["allreduce", "allgather", "broadcast", "alltoall", "reducescatter", "grouped"]
@@ -248,13 +247,9 @@ def measure(s, calls, op, nbytes, secs, most):
 
 
 def main():
-    p = argparse.ArgumentParser()
-    p.add_argument("--system", required=True)
-    p.add_argument("--board", required=True)
-    p.add_argument("--out")
+    p = rank_arguments(0.08, "operation and size")
     p.add_argument("--ops", default=",".join(OPS))
     p.add_argument("--sizes", default="4,1024,16384,65536,262144,1048576,4194304,16777216,67108864")
-    p.add_argument("--secs", type=float, default=0.08, help="time per operation and size")
     p.add_argument("--most", type=int, default=2000, help="most samples per operation and size")
     a = p.parse_args()
     torch.set_num_threads(1)

@@ -15,12 +15,11 @@ themselves; with MPI and gloo a program sends the counts first, and gloo, which 
 parts only, pads.  Their output buffers are made once, which is to their favour.  "bytes" is what
 one rank brings.  Every result is checked once.
 """
-import argparse
 
 import torch
 
 import ops
-from common import System, emit
+from common import System, emit, rank_arguments
 
 WIDTH = 64                              # floats of a row
 PLANS = 16                              # steps until the sizes repeat
@@ -163,12 +162,8 @@ def measure(s, calls, what, lookups, secs, most):
 
 
 def main():
-    p = argparse.ArgumentParser()
-    p.add_argument("--system", required=True)
-    p.add_argument("--board", required=True)
-    p.add_argument("--out")
+    p = rank_arguments(0.08, "row of the table")
     p.add_argument("--lookups", default="64,2048,32768")
-    p.add_argument("--secs", type=float, default=0.08, help="time per row of the table")
     p.add_argument("--most", type=int, default=2000, help="most samples per row")
     a = p.parse_args()
     torch.set_num_threads(1)

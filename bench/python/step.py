@@ -14,13 +14,12 @@ copy of the model, so that each row carries two times taken under the same condi
 beside_ms (plain steps in the same processes, next to an initialised library).
 ok: the parameters of all ranks are bit for bit the same at the end, and they have moved.
 """
-import argparse
 import time
 
 import torch
 import torch.nn as nn
 
-from common import System, emit
+from common import System, emit, rank_arguments
 
 BATCH = 32
 
@@ -179,12 +178,8 @@ def measure(s, letter, secs):
 
 
 def main():
-    p = argparse.ArgumentParser()
-    p.add_argument("--system", required=True)
-    p.add_argument("--board", required=True)
-    p.add_argument("--out")
+    p = rank_arguments(2.0, "model")
     p.add_argument("--models", default="a,b,c,d")
-    p.add_argument("--secs", type=float, default=2.0, help="time per model")
     a = p.parse_args()
     torch.set_num_threads(1)
     s = System(a.system, a.board).init()

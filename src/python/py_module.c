@@ -380,6 +380,31 @@ static PyObject *py_config(PyObject *mod, PyObject *unused)
     return filled(hvd_config_text);
 }
 
+/* The text as hvd_error_show shows it.  What is no plain text stays as it is: the caller has an
+ * error to raise already. */
+static PyObject *py_error_show(PyObject *mod, PyObject *object)
+{
+    Py_ssize_t length;
+    const char *text = PyUnicode_AsUTF8AndSize(object, &length);
+    PyObject *shown;
+    size_t bytes;
+    char *buffer;
+
+    if (text == NULL || strlen(text) != (size_t)length) {
+        PyErr_Clear();
+        Py_INCREF(object);
+        return object;
+    }
+    bytes = hvd_error_show(text, NULL, 0);
+    buffer = malloc(bytes + 1);
+    if (buffer == NULL)
+        return PyErr_NoMemory();
+    hvd_error_show(text, buffer, bytes + 1);
+    shown = PyUnicode_DecodeUTF8(buffer, (Py_ssize_t)bytes, "replace");
+    free(buffer);
+    return shown;
+}
+
 static PyObject *py_recorder_dump(PyObject *mod, PyObject *args)
 {
     struct hvd_error err;
@@ -417,6 +442,7 @@ static PyMethodDef module_methods[] = {
     {"timeline_stop", py_timeline_stop, METH_NOARGS, NULL},
     {"stats", py_stats, METH_NOARGS, "JSON text"},
     {"config", py_config, METH_NOARGS, "a line per configuration row"},
+    {"error_show", py_error_show, METH_O, "A text with the number of its entry behind it."},
     {"recorder_dump", py_recorder_dump, METH_VARARGS, NULL},
     {"copy_start", py_copy_start, METH_O, "copy_start([(to, from, bytes)]): see py_copies.c"},
     {"copy_wait", py_copy_wait, METH_NOARGS, "Returns when the copies are made."},

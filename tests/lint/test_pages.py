@@ -2,6 +2,7 @@
 
 The site is built as `make docs` does it, and loads nothing from a network.
 """
+import ast
 import html.parser
 import importlib.util
 import pathlib
@@ -52,6 +53,12 @@ def pages():
 def build(config, site):
     return subprocess.run([sys.executable, "-m", "mkdocs", "build", "--strict", "--config-file",
                            config, "--site-dir", site], capture_output=True, text=True)
+
+
+def text_of(node):
+    """The constant pieces of an expression, in their order."""
+    return "".join(n.value for n in ast.walk(node)
+                   if isinstance(n, ast.Constant) and isinstance(n.value, str))
 
 
 class Loads(html.parser.HTMLParser):
@@ -141,6 +148,23 @@ class Pages(TreeTest):
         self.assertEqual([n for n, _ in rows], list(entries), "numbers, in the order of the page")
         self.assert_none([f"{n}: {piece}" for n, piece in rows
                           if piece.replace('\\"', '"') not in entries[n]], "not in its heading")
+
+    def test_errors_of_python_carry_their_number(self):
+        """A raised text that has an entry goes through advised(), which puts its number there."""
+        pieces = [piece.replace('\\"', '"') for piece in re.findall(
+            r'^ADVICE\(\d+, "(.+)"\)$', (ROOT / "src/base/advice.def").read_text(), re.M)]
+        bare, carried = [], 0
+        for path in tracked("python/*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if not isinstance(node, ast.Raise) or not isinstance(node.exc, ast.Call):
+                    continue
+                calls = [c for c in ast.walk(node.exc) if isinstance(c, ast.Call)]
+                if any(getattr(c.func, "id", "") == "advised" for c in calls):
+                    carried += 1
+                elif any(piece in text_of(node.exc) for piece in pieces):
+                    bare.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+        self.assertGreater(carried, 40)
+        self.assert_none(bare, "an error with an entry, without advised()")
 
     def test_the_reference_is_up_to_date(self):
         result = subprocess.run([sys.executable, ROOT / "tools" / "gen_api.py", "--check"],

@@ -31,7 +31,16 @@ def test_a_module_without_its_framework_says_what_to_install(statement, framewor
     done = subprocess.run([sys.executable, "-c", BLOCKED, statement], capture_output=True,
                           text=True, timeout=60)
     assert f"needs {framework}" in done.stdout, done
-    assert f"pip install 'horovod[{extra}]'" in done.stdout, done
+    assert f"pip install 'horovod[{extra}]' [HVD-401, docs/troubleshooting.md]" in done.stdout, done
+
+
+def test_a_text_gets_its_number_once_and_odd_texts_stay():
+    from horovod.common.advice import advised
+    text = advised("Horovod has not been initialized; use hvd.init().")
+    assert text.endswith("hvd.init(). [HVD-220, docs/troubleshooting.md]")
+    assert advised(text) == text
+    for odd in ("", "nobody knows this", "a\0b", "\ud800"):
+        assert advised(odd) == odd
 
 
 def test_every_extra_that_is_named_exists():

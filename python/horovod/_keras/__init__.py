@@ -10,6 +10,7 @@ from typing import Any, Callable, List, Optional
 import keras
 import tensorflow as tf
 
+from horovod.common.advice import advised
 from horovod.tensorflow._gradients import GradientReducer, check_groups
 from horovod.tensorflow._tape import local_variables
 from horovod.tensorflow.gradient_aggregation_eager import LocalGradientAggregationHelperEager
@@ -24,9 +25,10 @@ def require_tensorflow_backend() -> None:
         return
     advice = {"torch": "with KERAS_BACKEND=torch write the training loop with horovod.torch",
               "jax": "there is no Horovod for JAX"}.get(backend, "")
-    raise ImportError(f"Horovod reduces gradients of Keras with the TensorFlow backend only, not "
-                      f"with {backend!r}: set KERAS_BACKEND=tensorflow" +
-                      (f"; {advice}" if advice else ""))
+    raise ImportError(advised(
+        f"Horovod reduces gradients of Keras with the TensorFlow backend only, not "
+        f"with {backend!r}: set KERAS_BACKEND=tensorflow" +
+        (f"; {advice}" if advice else "")))
 
 
 class _Variables(list):
@@ -108,7 +110,7 @@ def create_distributed_optimizer(
         optimizer = keras.optimizers.get(optimizer)
     base = type(optimizer)
     if is_distributed(optimizer):
-        raise ValueError("the optimizer is a DistributedOptimizer already")
+        raise ValueError(advised("the optimizer is a DistributedOptimizer already"))
     reducer = GradientReducer(
         name or f"Distributed{base.__name__}", device_dense, device_sparse, compression,
         sparse_as_dense, op, gradient_predivide_factor, check_groups(groups, num_groups),

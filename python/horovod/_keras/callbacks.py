@@ -8,6 +8,7 @@ import numpy as np
 
 import horovod.numpy as _numpy
 from horovod import _keras
+from horovod.common.advice import advised
 from horovod.tensorflow import functions, mpi_ops
 from horovod.tensorflow.util import resource
 
@@ -61,7 +62,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         if len(set(_numpy.allgather(mine, "BroadcastGlobalVariables.check").tolist())) == 1:
             return
         if distributed:
-            raise RuntimeError("the weights of the ranks differ after the first epoch")
+            raise RuntimeError(advised("the weights of the ranks differ after the first epoch"))
         warnings.warn("the weights of the ranks differ after the first epoch: the optimizer is "
                       "not distributed; wrap it in hvd.DistributedOptimizer before compile()")
 
@@ -112,8 +113,9 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
     def _autodetect_steps_per_epoch(self) -> int:
         steps = (self.params or {}).get("steps")
         if not steps:
-            raise ValueError("the number of steps per epoch is not known: give "
-                             f"steps_per_epoch to {type(self).__name__}")
+            raise ValueError(advised(
+                "the number of steps per epoch is not known: give "
+                f"steps_per_epoch to {type(self).__name__}"))
         return steps
 
     def on_train_begin(self, logs: Any = None) -> None:

@@ -2,6 +2,8 @@
 ``hvd.init``: the place of the rank is taken."""
 import os
 
+from horovod.common.advice import advised
+
 _joined_by = 0                  # the process that called init; children inherit it
 
 
@@ -12,7 +14,8 @@ def joined() -> None:
 
 def text() -> str:
     if _joined_by in (0, os.getpid()):
-        return "Horovod has not been initialized; use hvd.init()."
-    return (f"this process was forked from a rank (pid {_joined_by}) and is no rank of the job "
-            f"itself: call Horovod in the rank, which may hand results to its children. Another "
-            f"rank needs another process of the launcher (horovodrun -np).")
+        return advised("Horovod has not been initialized; use hvd.init().")
+    return advised(
+        f"this process was forked from a rank (pid {_joined_by}) and is no rank of the job "
+        f"itself: call Horovod in the rank, which may hand results to its children. Another "
+        f"rank needs another process of the launcher (horovodrun -np).")

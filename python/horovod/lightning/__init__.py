@@ -66,8 +66,10 @@ def _package() -> str:
     for package in _MODULES:
         if _is_installed(package):
             return package
-    raise ModuleNotFoundError("horovod.lightning needs lightning or pytorch_lightning: "
-                              "pip install 'horovod[lightning]'", name="lightning")
+    from horovod.common.advice import advised
+    raise ModuleNotFoundError(advised(
+        "horovod.lightning needs lightning or pytorch_lightning: "
+        "pip install 'horovod[lightning]'"), name="lightning")
 
 
 def __getattr__(name: str) -> Any:

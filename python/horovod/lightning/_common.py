@@ -8,6 +8,7 @@ from lightning_utilities.core.rank_zero import rank_zero_only
 
 import horovod.torch as hvd
 from horovod.common import basics
+from horovod.common.advice import advised
 from horovod.common.exceptions import HorovodInternalError
 from horovod.lightning._gradients import Gradients
 
@@ -78,8 +79,9 @@ def members(group: Any) -> hvd.ProcessSet:
         return group
     if group is None or group is torch.distributed.group.WORLD:
         return hvd.global_process_set
-    raise ValueError(f"group must be None or a horovod ProcessSet, not {group!r}: "
-                     "Horovod has no torch.distributed groups")
+    raise ValueError(advised(
+        f"group must be None or a horovod ProcessSet, not {group!r}: "
+        "Horovod has no torch.distributed groups"))
 
 
 # -- operations ---------------------------------------------------------------------

@@ -19,6 +19,7 @@ from typing import Any, Dict, Iterator, List, Sequence, Set, Tuple
 import torch
 
 import horovod.torch as hvd
+from horovod.common.advice import advised
 from horovod.torch._reducer import When
 from horovod.torch.functions import _broadcast_state
 from horovod.torch.optimizer import _Wrapped, _wrap
@@ -37,8 +38,9 @@ class Gradients:
     def wrap(self, optimizer: Any, module_names: Dict[int, str]) -> Any:
         """A DistributedOptimizer in its place; one that the user made is kept."""
         if not isinstance(optimizer, torch.optim.Optimizer):
-            raise TypeError(f"strategy='horovod' needs optimizers of torch.optim, not "
-                            f"{type(optimizer).__name__}")
+            raise TypeError(advised(
+                f"strategy='horovod' needs optimizers of torch.optim, not "
+                f"{type(optimizer).__name__}"))
         number = len(self._optimizers)
         if isinstance(optimizer, _Wrapped):
             wrapped: Any = optimizer

@@ -6,6 +6,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
 import ray
 from ray.util.placement_group import get_current_placement_group
 
+from horovod.common.advice import advised
 from horovod.ray import utils
 from horovod.ray._calls import Workers, bound, swallow
 from horovod.ray._coordinator import Coordinator
@@ -139,8 +140,9 @@ class StaticAdapter(Adapter):
         workers = self._made_workers()
         if workers.dead:
             rank, why = next(iter(workers.dead.items()))
-            raise RuntimeError(f"{workers.who(rank)} has died in an earlier call ({why}); "
-                               f"shut the executor down and start it again")
+            raise RuntimeError(advised(
+                f"{workers.who(rank)} has died in an earlier call ({why}); "
+                f"shut the executor down and start it again"))
         # Objects that live on the workers were left in the middle of something: they may
         # still be asked, but their collectives say why the job is over.
         if workers.aborted is not None and not self._has_executable:

@@ -11,14 +11,17 @@ from ray.train.v2._internal.execution.local_mode.utils import LocalController
 from ray.train.v2._internal.execution.train_fn_utils import (
     LocalTrainFnUtils, get_train_fn_utils, set_train_fn_utils)
 
+from horovod.common.advice import advised
+
 
 class LocalHorovodController(LocalController):
     """``ray.train.get_context()`` tells the ranks that horovodrun has given."""
 
     def run(self, train_func: Callable[[], Any]) -> Result:
         if self.datasets:
-            raise ValueError("Ray Data needs workers of Ray: datasets are not supported in "
-                             "local mode (num_workers=0) under horovodrun")
+            raise ValueError(advised(
+                "Ray Data needs workers of Ray: datasets are not supported in "
+                "local mode (num_workers=0) under horovodrun"))
         set_train_fn_utils(LocalTrainFnUtils(
             experiment_name=self.experiment_name, dataset_shards=self.datasets,
             world_size=_number("SIZE"), world_rank=_number("RANK"),

@@ -3,6 +3,8 @@ import abc
 import dataclasses
 from typing import Any, Callable, List, Mapping, Optional, Sequence, Union
 
+from horovod.common.advice import advised
+
 
 @dataclasses.dataclass
 class BaseParams:
@@ -14,8 +16,9 @@ class BaseParams:
 
     def __post_init__(self) -> None:
         if self.gpus_per_worker and not self.use_gpu:
-            raise ValueError("gpus_per_worker is set, but use_gpu is False; say use_gpu=True "
-                             "as well to use GPUs")
+            raise ValueError(advised(
+                "gpus_per_worker is set, but use_gpu is False; say use_gpu=True "
+                "as well to use GPUs"))
         if self.use_gpu and isinstance(self.gpus_per_worker, int) and self.gpus_per_worker < 1:
             raise ValueError(f"gpus_per_worker must be at least 1 with use_gpu, not "
                              f"{self.gpus_per_worker}")

@@ -6,6 +6,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Union
 import ray
 import ray.util.client
 
+from horovod.common.advice import advised
 from horovod.ray import _discovery
 from horovod.ray._log import Collector
 from horovod.ray.adapter import BaseParams
@@ -101,8 +102,9 @@ class ElasticRayExecutor:
                  env_vars: Optional[Mapping[str, str]] = None,
                  override_discovery: bool = True) -> None:
         if gpus_per_slot and not use_gpu:
-            raise ValueError("gpus_per_slot is set, but use_gpu is False; say use_gpu=True as "
-                             "well to use GPUs")
+            raise ValueError(advised(
+                "gpus_per_slot is set, but use_gpu is False; say use_gpu=True as "
+                "well to use GPUs"))
         if use_gpu and isinstance(gpus_per_slot, int) and gpus_per_slot < 1:
             raise ValueError(f"gpus_per_slot must be at least 1 with use_gpu, not "
                              f"{gpus_per_slot}")

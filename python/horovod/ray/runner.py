@@ -16,6 +16,7 @@ from typing import Any, Callable, List, Mapping, Optional, Sequence, Union
 import ray
 import ray.util.client
 
+from horovod.common.advice import advised
 from horovod.ray._coordinator import Coordinator
 from horovod.ray._log import Collector
 from horovod.ray._static import StaticAdapter, StaticParams
@@ -143,7 +144,8 @@ class RayExecutor:
         ``extra_env_vars`` are set in every worker.  TimeoutError: there was no room.
         """
         if self._is_started():
-            raise RuntimeError("the executor has been started already; call shutdown() first")
+            raise RuntimeError(advised(
+                "the executor has been started already; call shutdown() first"))
         options = {f.name: getattr(self.params, f.name)
                    for f in dataclasses.fields(self.params)}
         self._is_remote = ray.util.client.ray.is_connected()

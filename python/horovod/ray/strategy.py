@@ -7,6 +7,7 @@ import ray
 from ray.util.placement_group import PlacementGroup, get_current_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from horovod.common.advice import advised
 from horovod.ray import _calls
 from horovod.ray.worker import BaseHorovodWorker
 
@@ -28,11 +29,11 @@ def create_placement_group(resources_per_bundle: Dict[str, float], num_bundles: 
         raise
     if not ready:
         ray.util.remove_placement_group(group)
-        raise TimeoutError(
+        raise TimeoutError(advised(
             f"Placement group creation timed out after {pg_timeout} s. Make sure your cluster "
             f"either has enough resources or use an autoscaling cluster. Current resources "
             f"available: {ray.available_resources()}, resources requested by the placement "
-            f"group: {bundles} ({pg_strategy})")
+            f"group: {bundles} ({pg_strategy})"))
     return group, bundles
 
 
@@ -96,10 +97,10 @@ class BaseStrategy:
                 ray.get(ref, timeout=max(0.0, end - time.monotonic()))
             except ray.exceptions.GetTimeoutError:
                 missing = [r for r, x in enumerate(refs) if not ray.wait([x], timeout=0)[0]]
-                raise TimeoutError(
+                raise TimeoutError(advised(
                     f"the workers of ranks {missing} have not started within {limit} s; "
                     f"resources available: {ray.available_resources()}, asked for by each: "
-                    f"{self._resources(1)}") from None
+                    f"{self._resources(1)}")) from None
             except ray.exceptions.RayError as error:
                 raise _calls.named(error, f"rank {rank}, which was about to start,") from None
         return ray.get(refs)

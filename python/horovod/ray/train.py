@@ -14,14 +14,16 @@ from typing import Any, Callable, Dict, List, Optional, Set, Type, Union
 
 import ray
 
+from horovod.common.advice import advised
+
 try:
     from ray.train.backend import Backend, BackendConfig
     from ray.train.v2._internal.constants import is_v2_enabled
     from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 except ImportError as e:
-    raise ImportError(
+    raise ImportError(advised(
         f"horovod.ray.train needs Ray Train of Ray 2.51 or later (ray[train]>=2.51); Ray "
-        f"{ray.__version__} is installed, and: {e}") from e
+        f"{ray.__version__} is installed, and: {e}")) from e
 
 from horovod.ray import _train_convert as _convert
 from horovod.ray._train_backend import HorovodBackend

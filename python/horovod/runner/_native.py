@@ -13,6 +13,7 @@ import sysconfig
 import threading
 from typing import Any, Callable, Optional, Sequence
 
+from horovod.common.advice import advised
 from horovod.runner._outcome import Ends
 
 RESULT, EXIT, TEXT, DONE = 13, 14, 15, 16       # frames of src/launch/agent_wire.h
@@ -29,8 +30,9 @@ def launcher() -> str:
             return path
     found = shutil.which("horovodrun")
     if found is None:
-        raise RuntimeError("horovodrun is neither in this installation nor on PATH (an "
-                           "editable install has none: use pip install .)")
+        raise RuntimeError(advised(
+            "horovodrun is neither in this installation nor on PATH (an "
+            "editable install has none: use pip install .)"))
     return found
 
 

@@ -12,6 +12,7 @@ import sys
 from typing import Any, Callable, NoReturn, Optional, Sequence
 
 import horovod.runner as _runner
+from horovod.common.advice import advised
 from horovod.runner import _HorovodArgs, _native
 from horovod.runner.common.util import hosts as _hosts
 from horovod.runner.common.util.env import is_kubeflow_mpi
@@ -129,13 +130,15 @@ def run_controller(use_gloo: Optional[bool], gloo_run: Callable, use_mpi: Option
         gloo_run()
     elif use_mpi or use_jsrun:
         if not mpi_built(verbose=verbose):
-            raise ValueError("MPI support has not been built.  If this is not expected, "
-                             "reinstall Horovod with HOROVOD_WITH_MPI=1 to debug the build "
-                             "error.")
+            raise ValueError(advised(
+                "MPI support has not been built.  If this is not expected, "
+                "reinstall Horovod with HOROVOD_WITH_MPI=1 to debug the build "
+                "error."))
         if use_jsrun and not in_lsf:
-            raise ValueError("Horovod did not detect an LSF job.  The jsrun launcher can only "
-                             "be used in that environment. Please, pick a different launcher "
-                             "for other environments.")
+            raise ValueError(advised(
+                "Horovod did not detect an LSF job.  The jsrun launcher can only "
+                "be used in that environment. Please, pick a different launcher "
+                "for other environments."))
         (js_run if use_jsrun else mpi_run)()
     elif mpi_built(verbose=verbose):
         from horovod.runner.js_run import is_jsrun_installed
@@ -169,7 +172,8 @@ def _check_all_hosts_ssh_successful(host_addresses: Sequence[str],
             failed.append(host)
             sys.stderr.write(f"ssh to host {host} failed:\n{text}\n")
     if failed:
-        raise RuntimeError("could not connect to some hosts via ssh: " + ", ".join(failed))
+        raise RuntimeError(advised(
+            "could not connect to some hosts via ssh: " + ", ".join(failed)))
     return True
 
 

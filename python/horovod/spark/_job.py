@@ -8,6 +8,7 @@ import uuid
 from typing import Any, Dict, List, Optional
 
 from horovod import _core
+from horovod.common.advice import advised
 from horovod.runner.gloo_run import create_run_env_vars
 from horovod.spark._service import Output, Service, Task
 from horovod.spark._submit import SparkJob
@@ -135,10 +136,11 @@ class Job:
 
     def _too_few(self, waited_s: float, needed: int) -> str:
         missing = sorted(set(range(needed)) - set(self.tasks))
-        return (f"{TOO_FEW} After {waited_s:.0f} s {len(self.tasks)} of {needed} tasks have "
-                f"started (missing: {', '.join(map(str, missing[:20]))}"
-                f"{', ...' if len(missing) > 20 else ''}); Spark's default parallelism is "
-                f"{self.context.defaultParallelism}.")
+        return advised(
+            f"{TOO_FEW} After {waited_s:.0f} s {len(self.tasks)} of {needed} tasks have "
+            f"started (missing: {', '.join(map(str, missing[:20]))}"
+            f"{', ...' if len(missing) > 20 else ''}); Spark's default parallelism is "
+            f"{self.context.defaultParallelism}.")
 
     def _spark_failure(self) -> RuntimeError:
         log.error("the Spark job has failed: %s", self.spark_error)

@@ -5,6 +5,7 @@ import logging
 import threading
 from typing import Any, Callable, Iterable, Iterator, Optional
 
+from horovod.common.advice import advised
 from horovod.spark import _task
 
 log = logging.getLogger("horovod.spark")
@@ -17,8 +18,9 @@ def active_context() -> Any:
     from pyspark import SparkContext
     context = SparkContext._active_spark_context
     if context is None or context._jsc is None:
-        raise Exception("Could not find an active SparkContext, are you running in a PySpark "
-                        "session?" + _about_connect())
+        raise Exception(advised(
+            "Could not find an active SparkContext, are you running in a PySpark "
+            "session?" + _about_connect()))
     return context
 
 

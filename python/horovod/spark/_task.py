@@ -24,6 +24,7 @@ import subprocess
 import time
 from typing import Any, Optional
 
+from horovod.common.advice import advised
 from horovod.runner import _channel, _message
 from horovod.runner._key_desk import PREFIX, KeyDesk
 from horovod.runner.common.util.env import IDENTITY
@@ -50,8 +51,9 @@ def serve(index: int, address: tuple, key: bytes) -> None:
     try:
         channel = _channel.connect(address, _channel.derive(key, "spark tasks"), CONNECT_S)
     except _channel.ChannelClosed as e:
-        raise RuntimeError(f"the job of this task is over, or its driver is out of reach "
-                           f"({e})") from None
+        raise RuntimeError(advised(
+            f"the job of this task is over, or its driver is out of reach "
+            f"({e})")) from None
     try:
         channel.send("register", **_place(context, index, channel))
         _Task(channel, key, context).run()

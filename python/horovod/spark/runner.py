@@ -4,6 +4,7 @@ import sys
 import warnings
 from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence
 
+from horovod.common.advice import advised
 from horovod.runner._outcome import function_message
 from horovod.spark._elastic_job import ElasticJob
 from horovod.spark._service import Output
@@ -53,8 +54,9 @@ def run(fn: Callable, args: Sequence = (), kwargs: Optional[Dict[str, Any]] = No
     if use_mpi and use_gloo:
         raise ValueError("Argument use_gloo and use_mpi only allow one set True.")
     if use_mpi:
-        raise ValueError("horovod.spark.run starts the processes in Spark tasks, not by mpirun: "
-                         "leave use_mpi away")
+        raise ValueError(advised(
+            "horovod.spark.run starts the processes in Spark tasks, not by mpirun: "
+            "leave use_mpi away"))
     context = active_context()
     job = StaticJob(context, _processes(num_proc, context), _start_limit(start_timeout),
                     function_message(fn, args, kwargs or {}), executable or sys.executable,

@@ -4,6 +4,7 @@ import os
 from typing import Any
 
 from horovod import _core
+from horovod.common.advice import advised
 from horovod.common.needs import need
 
 need("tensorflow", "tensorflow", "TensorFlow", "tensorflow")
@@ -20,8 +21,9 @@ def _load() -> Any:
     use.restype = ctypes.c_char_p
     problem = use(ctypes.byref(ctypes.c_char.in_dll(core, "horovod_calls")))
     if problem is not None:
-        raise ImportError(f"horovod.tensorflow cannot be used with TensorFlow {tf.__version__}: "
-                          f"{problem.decode()}")
+        raise ImportError(advised(
+            f"horovod.tensorflow cannot be used with TensorFlow {tf.__version__}: "
+            f"{problem.decode()}"))
     return module
 
 

@@ -19,6 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 import horovod.numpy as _numpy
+from horovod.common.advice import advised
 from horovod.common.elastic import ObjectState, State, run_fn
 from horovod.common.exceptions import HorovodInternalError
 from horovod.tensorflow import functions, mpi_ops
@@ -150,8 +151,9 @@ class TensorFlowKerasState(_VariablesState):
     def __init__(self, model: Any, optimizer: Any = None, backend: Any = None,
                  **kwargs: Any) -> None:
         if not model.built:
-            raise ValueError("the model has not been built: call it once, or model.build(), "
-                             "before its state is made")
+            raise ValueError(advised(
+                "the model has not been built: call it once, or model.build(), "
+                "before its state is made"))
         self.model = model
         self.optimizer = optimizer if optimizer is not None else \
             getattr(model, "optimizer", None)

@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 import horovod.numpy as _numpy
+from horovod.common.advice import advised
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow import _names, mpi_ops
 from horovod.tensorflow.util import resource
@@ -44,8 +45,9 @@ def broadcast_(variables: Sequence[Any], root_rank: int, name: Optional[str] = N
 
 def _check_graph_mode(name: str) -> None:
     if tf.executing_eagerly():
-        raise RuntimeError(f"{name} is for graphs of TensorFlow 1; with eager execution use "
-                           f"hvd.broadcast_variables(model.variables, root_rank=0)")
+        raise RuntimeError(advised(
+            f"{name} is for graphs of TensorFlow 1; with eager execution use "
+            f"hvd.broadcast_variables(model.variables, root_rank=0)"))
 
 
 def broadcast_global_variables(root_rank: int) -> Any:

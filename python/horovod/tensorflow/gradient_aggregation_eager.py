@@ -3,6 +3,8 @@ from typing import Any, Callable, List, Sequence
 
 import tensorflow as tf
 
+from horovod.common.advice import advised
+
 
 class LocalGradientAggregationHelperEager:
     """Sums gradients in variables; every k-th call hands the sums on.
@@ -32,8 +34,9 @@ class LocalGradientAggregationHelperEager:
         if not isinstance(gradient, tf.IndexedSlices):
             return gradient
         if not self.sparse_as_dense:
-            raise ValueError("IndexedSlices are not supported when backward_passes_per_step > 1 "
-                             "and sparse_as_dense is False")
+            raise ValueError(advised(
+                "IndexedSlices are not supported when backward_passes_per_step > 1 "
+                "and sparse_as_dense is False"))
         return tf.convert_to_tensor(gradient)
 
     def apply_with(self, gradients: Sequence[Any], reduce_and_apply: Callable,

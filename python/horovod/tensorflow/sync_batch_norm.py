@@ -4,6 +4,7 @@ from typing import Any, Optional, Tuple
 import keras
 import tensorflow as tf
 
+from horovod.common.advice import advised
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow import _names, mpi_ops
 from horovod.tensorflow.mpi_ops import Sum
@@ -20,8 +21,9 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
         if fused in (True, None):
             raise ValueError("SyncBatchNormalization does not support fused=True.")
         if not hasattr(keras, "version"):           # Keras 2 has another BatchNormalization
-            raise ImportError("SyncBatchNormalization needs Keras 3, which comes with "
-                              "TensorFlow 2.16 and later")
+            raise ImportError(advised(
+                "SyncBatchNormalization needs Keras 3, which comes with "
+                "TensorFlow 2.16 and later"))
         super().__init__(**kwargs)
         self._process_set: ProcessSet = process_set
 

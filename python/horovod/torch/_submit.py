@@ -15,6 +15,7 @@ import torch
 
 from horovod import _core
 from horovod.common import no_job
+from horovod.common.advice import advised
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.process_sets import ProcessSet
 
@@ -111,7 +112,7 @@ def refuse(op: int, name: Optional[str], process_set: ProcessSet, problem: str,
            count: int = 1, grouped: bool = False, error: Callable = ValueError) -> None:
     """Raises an argument error, after telling the other ranks, who would wait for ever."""
     set_id = process_set.process_set_id
-    names = wire_names(op, name, count, grouped)
+    names, problem = wire_names(op, name, count, grouped), advised(problem)
     try:
         native = _core.submit(op, 1, set_id, 0, 1.0, 1.0,
                               [(n, 0, 0, 7, (1,), None) for n in names], problem)
@@ -245,9 +246,9 @@ def replacing(native: int, tensors: List[torch.Tensor], results: List[torch.Tens
             if tensor.shape != result.shape:
                 resized = list(tensor.shape)
                 tensor.data = result    # a resize_ that failed leaves more rows than memory
-                raise ValueError(
+                raise ValueError(advised(
                     f"a tensor was resized from {list(result.shape)} to {resized} while its "
-                    f"operation was under way; call synchronize() first")
+                    f"operation was under way; call synchronize() first"))
             if result.data_ptr() != tensor.data_ptr():
                 tensor.data.copy_(result)
         return tuple(tensors) if grouped else tensors[0]

@@ -7,6 +7,7 @@ from typing import Any, Counter, List, Optional, Sequence, Tuple
 import cloudpickle
 import torch
 
+from horovod.common.advice import advised
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.process_sets import ProcessSet, global_process_set
 
@@ -85,8 +86,9 @@ def raise_difference(mine: List[str], what: str, process_set: ProcessSet) -> Non
     at = next((i for i, (a, b) in enumerate(zip(theirs, texts)) if a != b),
               min(len(theirs), len(texts)))
     a, b = [t[at] if at < len(t) else f"nothing (it has {len(t)})" for t in (theirs, texts)]
-    error = HorovodInternalError(f"{what}: the ranks have different parameters: where rank "
-                                 f"{first} has {a}, rank {other} has {b}")
+    error = HorovodInternalError(advised(
+        f"{what}: the ranks have different parameters: where rank "
+        f"{first} has {a}, rank {other} has {b}"))
     error.status, error.rank = "MISMATCH", other
     raise error
 
@@ -150,7 +152,7 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int,
     pass it.
     """
     if isinstance(optimizer, torch.optim.LBFGS):
-        raise ValueError("cannot broadcast torch.optim.LBFGS state")
+        raise ValueError(advised("cannot broadcast torch.optim.LBFGS state"))
     _copies.settle()
     fresh = not optimizer.state
     _broadcast_state(optimizer, root_rank, process_set)

@@ -25,6 +25,7 @@ from typing import (Any, Callable, Container, Dict, Iterable, Iterator, List, Op
 import torch
 
 from horovod import _core
+from horovod.common.advice import advised
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.torch import mpi_ops
 from horovod.torch._reducer import GradientReducer, When
@@ -111,13 +112,13 @@ class _Wrapped:
         if self._reducer is not None:
             self._reducer.adopt()
             if not self._reducer.may_zero():
-                raise AssertionError(
+                raise AssertionError(advised(
                     "optimizer.zero_grad() was called after loss.backward() but before "
                     "optimizer.step() or optimizer.synchronize(). This is prohibited as it "
                     "can cause a race condition. For gradients that nobody wants (of a "
                     "discriminator, when the generator learns), set requires_grad_(False) "
                     "on the parameters during that backward pass, or call "
-                    "optimizer.synchronize() first.")
+                    "optimizer.synchronize() first."))
         self._synchronized = False              # of gradients that are gone now
         super().zero_grad(*args, **kwargs)                          # type: ignore
 
@@ -267,13 +268,15 @@ def _names_of(optimizer: torch.optim.Optimizer,
     names = [name for name, _ in named]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise ValueError(f"Parameter names in named_parameters must be unique. Found "
-                         f"duplicates: {', '.join(twice)}")
+        raise ValueError(advised(
+            f"Parameter names in named_parameters must be unique. Found "
+            f"duplicates: {', '.join(twice)}"))
     result = {p: name for name, p in named}
     unnamed = [id(p) for _, _, p in every if p not in result]
     if unnamed:
-        raise ValueError(f"named_parameters was specified, but one or more model parameters "
-                         f"were not named. Python object ids: {', '.join(map(str, unnamed))}")
+        raise ValueError(advised(
+            f"named_parameters was specified, but one or more model parameters "
+            f"were not named. Python object ids: {', '.join(map(str, unnamed))}"))
     return result
 
 

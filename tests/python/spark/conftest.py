@@ -25,6 +25,15 @@ def cluster():
     spark_support.wait_until(lambda: not spark_support.training_processes())
 
 
+@pytest.fixture
+def store(tmp_path):
+    """Of an estimator that has trained on nothing yet."""
+    from horovod.spark.common import util
+    from horovod.spark.common.store import LocalStore
+    util.clear_training_cache()
+    return LocalStore(str(tmp_path / "store"))
+
+
 def _spark_of(item):
     """0: none, 1: local, 2: cluster."""
     return 2 if "cluster" in item.fixturenames else int("spark" in item.fixturenames)

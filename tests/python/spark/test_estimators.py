@@ -15,31 +15,11 @@ from pyspark.ml import Pipeline, PipelineModel  # noqa: E402
 from pyspark.ml.feature import VectorAssembler  # noqa: E402
 from pyspark.ml.linalg import Vectors  # noqa: E402
 
-import horovod.torch as hvd  # noqa: E402
 from horovod.spark.common import util  # noqa: E402
 from horovod.spark.common._reader import Reader  # noqa: E402
-from horovod.spark.common.backend import Backend, LocalBackend, SparkBackend  # noqa: E402
-from horovod.spark.common.store import LocalStore  # noqa: E402
+from horovod.spark.common.backend import LocalBackend, SparkBackend  # noqa: E402
 from horovod.spark.torch import TorchEstimator, TorchModel  # noqa: E402
-
-
-class Here(Backend):
-    """One rank: this process."""
-
-    def run(self, fn, args=(), kwargs=None, env=None):
-        try:
-            return [fn(*args, **(kwargs or {}))]
-        finally:
-            hvd.shutdown()
-
-    def num_processes(self):
-        return 1
-
-
-@pytest.fixture
-def store(tmp_path):
-    util.clear_training_cache()
-    return LocalStore(str(tmp_path / "store"))
+from estimator_support import Here  # noqa: E402
 
 
 @pytest.fixture

@@ -57,6 +57,14 @@ def test_dbfs_forms(path):
     assert DBFSLocalStore(path).get_checkpoint_filename() == "checkpoint.tf"
 
 
+def test_hdfs_without_hadoop_says_what_is_missing(monkeypatch, tmp_path):
+    for name in ("JAVA_HOME", "HADOOP_HOME", "ARROW_LIBHDFS_DIR"):
+        monkeypatch.setenv(name, str(tmp_path))
+    with pytest.raises(OSError, match=r"set JAVA_HOME, HADOOP_HOME .*\[HVD-612, ") as caught:
+        HDFSStore("hdfs://name:9000/x").exists("/x")
+    assert "\n" not in str(caught.value)
+
+
 def test_other_paths_are_not_of_dbfs():
     with pytest.raises(ValueError, match="file:///dbfs/x"):
         DBFSLocalStore("/tmp/x")

@@ -16,6 +16,7 @@ import threading
 import time
 from typing import Dict, Iterator, List, Mapping, Optional, Sequence
 
+from horovod.common.advice import advised
 from horovod.runner.elastic.worker import HostUpdateResult
 
 SCRIPT_LIMIT_S = 10.0           # a script that hangs has failed
@@ -42,11 +43,13 @@ class HostDiscoveryScript(HostDiscovery):
             done = subprocess.run(self._discovery_script, shell=True, text=True, check=False,
                                   stdout=subprocess.PIPE, timeout=SCRIPT_LIMIT_S)
         except subprocess.TimeoutExpired:
-            raise RuntimeError(f"host discovery script {self._discovery_script!r} did not end "
-                               f"within {SCRIPT_LIMIT_S:g} s") from None
+            raise RuntimeError(advised(
+                f"host discovery script {self._discovery_script!r} did not end "
+                f"within {SCRIPT_LIMIT_S:g} s")) from None
         if done.returncode != 0:
-            raise RuntimeError(f"host discovery script {self._discovery_script!r} failed with "
-                               f"exit code {done.returncode}")
+            raise RuntimeError(advised(
+                f"host discovery script {self._discovery_script!r} failed with "
+                f"exit code {done.returncode}"))
         hosts: Dict[str, int] = {}
         for line in done.stdout.splitlines():
             if line.strip():

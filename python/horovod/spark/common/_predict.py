@@ -4,6 +4,7 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from horovod.runner.common.util import codec
 from horovod.spark.common.estimator import HorovodModel
+from horovod.spark.common.params import with_params
 
 log = logging.getLogger("horovod.spark")
 _INTEGERS = ("byte", "short", "integer", "long", "int", "bigint", "smallint", "tinyint")
@@ -51,8 +52,18 @@ class _Predictor:
         return pandas.DataFrame(columns)
 
 
+@with_params([
+    ("input_shapes", None, "a shape per feature"),
+    ("optimizer", None, "the optimizer of the training"),
+    ("loss", None, "as it was given"),
+    ("loss_constructors", None, "as they were given"),
+])
 class PredictingModel(HorovodModel):
     """A model whose features go to ``forward`` by position."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__()
+        self._begin(kwargs)
 
     def _widths(self, labels: List[str], features: List[str]) -> Optional[List[int]]:
         """The elements of each output, found with one row of zeros; None: not known."""

@@ -10,6 +10,8 @@ import math
 import threading
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
+from horovod.common.advice import advised
+
 _VALIDATION_SEED = 1            # the same rows for the same frame
 _NOCHANGE, _ARRAY, _PACKED = "nochange", "array", "custom_sparse_format"
 
@@ -41,7 +43,8 @@ def _columns_of(df: Any, labels: Sequence[str], features: Optional[Sequence[str]
         features = [c for c in df.columns if c not in set(labels) | set(extra)]
     missing = [c for c in [*features, *labels, *extra] if c not in df.columns]
     if missing:
-        raise ValueError(f"Columns {missing} are not in the DataFrame; it has {df.columns}")
+        raise ValueError(advised(
+            f"Columns {missing} are not in the DataFrame; it has {df.columns}"))
     return list(features), list(dict.fromkeys([*features, *labels, *extra]))
 
 
@@ -71,8 +74,9 @@ def _sizes(df: Any, columns: List[str]) -> Dict[str, int]:
     for i, c in enumerate(arrays):
         low, high = row[f"low{i}"], row[f"high{i}"]
         if low is not None and low != high:
-            raise ValueError(f"Column {c} does not have uniform shape: Rows of column {c} have "
-                             f"varying sizes, {low} to {high}")
+            raise ValueError(advised(
+                f"Column {c} does not have uniform shape: Rows of column {c} have "
+                f"varying sizes, {low} to {high}"))
         result[c] = high or 0
     return result
 
@@ -145,7 +149,7 @@ def _materialise(index: int, num_processes: int, store: Any, df: Any, labels: Se
     _write(train, train_path, max(num_processes, round(files * (1 - part))))
     rows, size = _rows_and_bytes(store, train_path)
     if rows == 0:
-        raise ValueError(f"No rows found in training dataset: {train_path}")
+        raise ValueError(advised(f"No rows found in training dataset: {train_path}"))
     val_rows = 0
     if val is not None:
         _write(val, val_path, max(num_processes, round(files * part)))
@@ -209,7 +213,7 @@ def get_simple_meta_from_parquet(store: Any, label_columns: Sequence[str],
         raise ValueError(f"{train_path} is not a parquet dataset")
     rows, size = _rows_and_bytes(store, train_path)
     if rows == 0:
-        raise ValueError(f"No rows found in training dataset: {train_path}")
+        raise ValueError(advised(f"No rows found in training dataset: {train_path}"))
     schema = store.get_parquet_dataset(train_path).schema
     chosen = list(feature_columns) if feature_columns is not None else \
         [name for name in schema.names if name not in set(label_columns)]

@@ -18,6 +18,8 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 
 import numpy
 
+from horovod.common.advice import advised
+
 BLOCK_ROWS = 1 << 16            # larger ones are shuffled more slowly (caches of the processor)
 CACHE_BYTES = 256 << 20
 
@@ -73,15 +75,16 @@ def to_numpy(name: str, column: Any) -> numpy.ndarray:
 def _lists(name: str, column: Any) -> numpy.ndarray:
     import pyarrow.compute as pc
     if column.null_count:
-        raise ValueError(f"Column {name} does not have uniform shape: it has nulls")
+        raise ValueError(advised(f"Column {name} does not have uniform shape: it has nulls"))
     count = len(column)
     inner = to_numpy(name, column.flatten())
     if count == 0:
         return inner.reshape(0, 0)
     limits = pc.min_max(pc.list_value_length(column)).as_py()
     if limits["min"] != limits["max"]:
-        raise ValueError(f"Rows of column {name} have varying sizes: {limits['min']} to "
-                         f"{limits['max']} elements")
+        raise ValueError(advised(
+            f"Rows of column {name} have varying sizes: {limits['min']} to "
+            f"{limits['max']} elements"))
     return inner.reshape(count, limits["min"], *inner.shape[1:])
 
 
@@ -148,7 +151,7 @@ class Reader:
         self._columns = list(columns) if columns is not None else self._dataset.schema.names
         self._pieces = pieces(self._dataset, rank, size)
         if not self._pieces:
-            raise ValueError(f"No rows found in dataset: {path}")
+            raise ValueError(advised(f"No rows found in dataset: {path}"))
         self.rows = sum(piece.end - piece.begin for piece in self._pieces)
         self._batch_size, self._shuffle, self._seed = batch_size, shuffle, seed or 0
         self._workers, self._cache_all = max(0, workers), cache_all

@@ -121,6 +121,13 @@ class HorovodEstimator(Estimator, EstimatorParams, Persistent):
     def _made(self, result: Any, task: dict, metadata: dict) -> Any:
         raise NotImplementedError()
 
+    def _handed_on(self, task: Dict[str, Any], metadata: dict) -> Dict[str, Any]:
+        """What a model keeps of the estimator that made it."""
+        return {"run_id": task["run_id"], "feature_columns": task["feature_cols"],
+                "label_columns": task["label_cols"], "_metadata": metadata,
+                **{name: self._value(name) for name in ("input_shapes", "loss",
+                                                        "loss_constructors")}}
+
 
 class HorovodModel(Model, ModelParams, Persistent):
     """A transformer that adds predictions."""

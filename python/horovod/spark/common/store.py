@@ -14,6 +14,8 @@ import shutil
 import tempfile
 from typing import Any, Callable, Dict, Iterator, List, Optional
 
+from horovod.common.advice import advised
+
 log = logging.getLogger("horovod.spark")
 
 
@@ -237,10 +239,22 @@ def connect(path: str, storage_options: Optional[Dict[str, Any]] = None) -> Any:
     import fsspec
     scheme = path.partition("://")[0] if "://" in path else "file"
     if scheme == "hdfs":
-        from fsspec.implementations.arrow import HadoopFileSystem
         host, port = parse_hdfs(path)[:2]
-        return HadoopFileSystem(**{"host": host, "port": port, **(storage_options or {})})
+        return _hdfs({"host": host, "port": port, **(storage_options or {})})
     return fsspec.filesystem(scheme, **(storage_options or {}))
+
+
+def _hdfs(options: Dict[str, Any]) -> Any:
+    from fsspec.implementations.arrow import HadoopFileSystem
+    try:
+        return HadoopFileSystem(**options)
+    except OSError as e:
+        if "libhdfs" not in str(e) and "libjvm" not in str(e):
+            raise
+        raise OSError(advised(
+            "HDFS is reached through Hadoop's libhdfs, which pyarrow does not find here: set "
+            "JAVA_HOME, HADOOP_HOME and CLASSPATH=$(hadoop classpath --glob) for the driver and "
+            f"the executors; pyarrow says: {str(e).partition(chr(10))[0]}")) from None
 
 
 def _join(path: str, *names: str) -> str:

@@ -1,3 +1,6 @@
 """Not part of this package."""
-raise ImportError("horovod.spark.keras is not available: horovod.spark has estimators for "
-                  "PyTorch (horovod.spark.torch) and Lightning (horovod.spark.lightning)")
+from horovod.common.advice import advised
+
+raise ImportError(advised(
+    "horovod.spark.keras is not available: horovod.spark has estimators for "
+    "PyTorch (horovod.spark.torch) and Lightning (horovod.spark.lightning)"))

@@ -3,6 +3,7 @@ import io
 import re
 from typing import Any, Dict, Optional
 
+from horovod.common.advice import advised
 from horovod.runner.common.util import codec
 from horovod.spark.common._predict import PredictingModel
 from horovod.spark.common.estimator import HorovodEstimator
@@ -55,14 +56,16 @@ class TorchEstimator(HorovodEstimator):
         if not is_lightning(self._value("model")):
             for name in ("optimizer", "loss"):
                 if self._value(name) is None:
-                    raise ValueError(f"a plain torch module needs the parameter {name}; a "
-                                     "LightningModule brings its own")
+                    raise ValueError(advised(
+                        f"a plain torch module needs the parameter {name}; a "
+                        "LightningModule brings its own"))
             return
         for name, instead in (("optimizer", "configure_optimizers"), ("loss", "training_step"),
                               ("loss_weights", "training_step")):
             if self._value(name):
-                raise ValueError(f"Parameter {name} cannot be given for a LightningModule: use "
-                                 f"its {instead}")
+                raise ValueError(advised(
+                    f"Parameter {name} cannot be given for a LightningModule: use "
+                    f"its {instead}"))
 
     def _checkpoint(self, store: Any, run_id: str) -> Optional[bytes]:
         """The one with the highest epoch and step."""
@@ -90,23 +93,9 @@ class TorchEstimator(HorovodEstimator):
     def _made(self, result: Any, task: Dict[str, Any], metadata: dict) -> "TorchModel":
         model = codec.loads(codec.dumps(self._value("model")))
         model.load_state_dict(result["model"])
-        return TorchModel(
-            history=result["logged_metrics"], model=model, run_id=task["run_id"],
-            feature_columns=task["feature_cols"], label_columns=task["label_cols"],
-            input_shapes=self._value("input_shapes"), _metadata=metadata,
-            optimizer=self._value("optimizer"), loss=self._value("loss"),
-            loss_constructors=self._value("loss_constructors"))
+        return TorchModel(history=result["logged_metrics"], model=model,
+                          optimizer=self._value("optimizer"), **self._handed_on(task, metadata))
 
 
-@with_params([
-    ("input_shapes", None, "a shape per feature"),
-    ("optimizer", None, "as it was given"),
-    ("loss", None, "as it was given"),
-    ("loss_constructors", None, "as they were given"),
-])
 class TorchModel(PredictingModel):
     """Adds a column ``<label>__output`` for each label."""
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__()
-        self._begin(kwargs)

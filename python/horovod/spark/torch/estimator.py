@@ -58,22 +58,9 @@ class TorchEstimator(HorovodEstimator):
         model, optimizer = copy.deepcopy((self._value("model"), self._value("optimizer")))
         model.load_state_dict(found["model"])
         optimizer.load_state_dict(found["optimizer"])
-        return TorchModel(
-            history=history, model=model, feature_columns=task["feature_cols"],
-            input_shapes=self._value("input_shapes"), label_columns=task["label_cols"],
-            optimizer=optimizer, run_id=task["run_id"], _metadata=metadata,
-            loss=self._value("loss"), loss_constructors=self._value("loss_constructors"))
+        return TorchModel(history=history, model=model, optimizer=optimizer,
+                          **self._handed_on(task, metadata))
 
 
-@with_params([
-    ("input_shapes", None, "a shape per feature"),
-    ("optimizer", None, "the optimizer after training"),
-    ("loss", None, "as it was given"),
-    ("loss_constructors", None, "as they were given"),
-])
 class TorchModel(PredictingModel):
     """Adds a column ``<label>__output`` for each label."""
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__()
-        self._begin(kwargs)

@@ -7,6 +7,8 @@ import dataclasses
 import re
 from typing import Iterable, Optional, Sequence
 
+from horovod.common.advice import advised
+
 _ITEM = re.compile(r"(?:\[([0-9A-Fa-f:.%\w]+)\]|([\w.-]+)):(\d+)")
 
 
@@ -25,8 +27,9 @@ class HostInfo:
         """From ``name:slots``."""
         match = _ITEM.fullmatch(host_string.strip())
         if match is None:
-            raise HostParseException(f"Invalid host input: {host_string.strip()!r}; "
-                                     f"write name:slots, such as localhost:2")
+            raise HostParseException(advised(
+                f"Invalid host input: {host_string.strip()!r}; "
+                f"write name:slots, such as localhost:2"))
         return HostInfo(match[1] or match[2], int(match[3]))
 
 
@@ -98,8 +101,9 @@ def get_host_assignments(hosts: Sequence[HostInfo], min_num_proc: int,
         slots += [SlotInfo(host.hostname, len(slots) + i, i, -1, local_size=room)
                   for i in range(room)]
     if len(slots) < min_num_proc:
-        raise ValueError(f"Requested more processes ({min_num_proc}) than there are available "
-                         f"slots ({len(slots)})")
+        raise ValueError(advised(
+            f"Requested more processes ({min_num_proc}) than there are available "
+            f"slots ({len(slots)})"))
     cross: collections.Counter = collections.Counter()
     for slot in slots:
         slot.cross_rank = cross[slot.local_rank]
