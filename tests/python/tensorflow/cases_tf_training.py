@@ -82,6 +82,7 @@ def options_of_a_tape():
         (dict(sparse_as_dense=True), 1e-5), (dict(gradient_predivide_factor=2.0,
                                                   sparse_as_dense=True), 1e-5),
         (dict(compression=hvd.Compression.fp16), 1e-2), (dict(groups=2), 1e-5),
+        (dict(num_groups=2, device_dense="/CPU:0", device_sparse="/CPU:0"), 1e-5),
         (dict(compression=hvd.Compression.bf16), 3e-2)]:
         found = train(compiled, keras.optimizers.SGD(0.1), True, start,
                       lambda tape: hvd.DistributedGradientTape(tape, **options))
@@ -162,6 +163,9 @@ def broadcasts_and_objects():
         assert [v.numpy().tolist() for v in variables] == [[1], 1.0, [[True, True]]]
         way(lambda: [hvd.broadcast_(variables[:1], 0), variables[0].assign_add([5])])()
         assert variables[0].numpy().tolist() == [6]
+        variables[0].assign([me])
+        way(lambda: hvd.broadcast_variables(variables, root_rank=1, inplace=True))()
+        assert variables[0].numpy().tolist() == [1]
     hvd.broadcast_variables([], root_rank=0)
     assert hvd.broadcast_object_fn(1)({me: 1}) == {1: 1}
     assert hvd.allgather_object(list(range(me))) == [[], [0]]
