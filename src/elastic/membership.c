@@ -9,12 +9,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct worker *worker_of(const struct membership *m, int number)
+struct member_worker *worker_of(const struct membership *m, int number)
 {
     return number >= 1 && number <= m->worker_count ? &m->workers[number - 1] : NULL;
 }
 
-bool worker_is_alive(const struct worker *w)
+bool worker_is_alive(const struct member_worker *w)
 {
     return w->state == WORKER_STARTING || w->state == WORKER_READY ||
            w->state == WORKER_MEMBER;
@@ -27,7 +27,7 @@ static void mark_broken(struct membership *m, uint64_t now_us)
     m->is_broken = true;
 }
 
-void worker_enter(struct membership *m, struct worker *w, enum worker_state state,
+void worker_enter(struct membership *m, struct member_worker *w, enum worker_state state,
                   uint64_t now_us)
 {
     w->state = state;
@@ -41,7 +41,7 @@ void worker_enter(struct membership *m, struct worker *w, enum worker_state stat
 
 void membership_name(const struct membership *m, int worker, char *name, size_t capacity)
 {
-    const struct worker *w = worker_of(m, worker);
+    const struct member_worker *w = worker_of(m, worker);
 
     if (w == NULL)
         snprintf(name, capacity, "worker %d", worker);
@@ -54,7 +54,7 @@ void membership_name(const struct membership *m, int worker, char *name, size_t 
 static void membership_fail_worker(struct membership *m, int number, const char *why,
                                    uint64_t now_us)
 {
-    struct worker *w = worker_of(m, number);
+    struct member_worker *w = worker_of(m, number);
     char name[HVD_HOST_MAX + 16];
 
     if (w->counted)
@@ -85,7 +85,7 @@ static void membership_fail_worker(struct membership *m, int number, const char 
 static void fail_late(struct membership *m, uint64_t now_us)
 {
     for (int n = 1; n <= m->worker_count; n++) {
-        struct worker *w = worker_of(m, n);
+        struct member_worker *w = worker_of(m, n);
         char why[128];
 
         if (w->state == WORKER_GONE && now_us - w->since_us >= m->opt.gone_ms * 1000ull)
@@ -124,7 +124,7 @@ static struct census take_census(const struct membership *m, uint64_t now_us)
     struct census c = {0};
 
     for (int n = 1; n <= m->worker_count; n++) {
-        const struct worker *w = worker_of(m, n);
+        const struct member_worker *w = worker_of(m, n);
         bool is_wanted = worker_is_alive(w) && worker_is_wanted(m, w, now_us);
 
         c.starting += w->state == WORKER_STARTING;
@@ -146,7 +146,7 @@ static void dismiss_unwanted(struct membership *m, uint64_t now_us)
     bool is_late = m->is_finishing && m->generation > 0;
 
     for (int n = 1; n <= m->worker_count; n++) {
-        struct worker *w = worker_of(m, n);
+        struct member_worker *w = worker_of(m, n);
 
         if (w->is_member || !worker_is_alive(w) ||
             (worker_is_wanted(m, w, now_us) && !is_late))
@@ -171,7 +171,7 @@ static unsigned find_change(const struct membership *m, const struct census *c,
     unsigned bits = 0;
 
     for (int n = 1; n <= m->worker_count; n++) {
-        const struct worker *w = worker_of(m, n);
+        const struct member_worker *w = worker_of(m, n);
 
         if (w->state == WORKER_MEMBER && !worker_is_wanted(m, w, now_us)) {
             bits |= ELASTIC_REMOVED;
@@ -206,7 +206,7 @@ static void send_updates(struct membership *m, const struct census *c, uint64_t 
     m->update = bits;
     m->update_key = key;
     for (int n = 1; n <= m->worker_count; n++) {
-        struct worker *w = worker_of(m, n);
+        struct member_worker *w = worker_of(m, n);
         struct action *action;
 
         if (w->state != WORKER_MEMBER)
@@ -293,7 +293,7 @@ static int find_cut_off(const struct membership *m)
     int worst = 0, others = 0;
 
     for (int n = 1; n <= m->worker_count; n++) {
-        const struct worker *w = worker_of(m, n), *o = worker_of(m, worst);
+        const struct member_worker *w = worker_of(m, n), *o = worker_of(m, worst);
 
         if (w->state != WORKER_READY || !w->is_member)
             continue;
@@ -365,7 +365,7 @@ void membership_discovery_failed(struct membership *m, const char *why, uint64_t
 
 bool membership_connected(struct membership *m, int worker, uint64_t now_us)
 {
-    struct worker *w = worker_of(m, worker);
+    struct member_worker *w = worker_of(m, worker);
 
     if (w == NULL || m->is_over || w->state != WORKER_STARTING || w->was_connected)
         return false;
@@ -377,7 +377,7 @@ bool membership_connected(struct membership *m, int worker, uint64_t now_us)
 bool membership_ready(struct membership *m, int worker, uint32_t generation, bool failed,
                       uint64_t commits, uint64_t now_us)
 {
-    struct worker *w = worker_of(m, worker);
+    struct member_worker *w = worker_of(m, worker);
 
     if (w == NULL || !w->connected || !worker_is_alive(w) || generation > m->generation ||
         (generation == 0 && w->state == WORKER_MEMBER))
@@ -397,7 +397,7 @@ bool membership_ready(struct membership *m, int worker, uint32_t generation, boo
 void membership_accuse(struct membership *m, int worker, uint32_t generation, int lost_rank)
 {
     for (int n = 1; n <= m->worker_count && generation == m->generation; n++) {
-        struct worker *w = worker_of(m, n);
+        struct member_worker *w = worker_of(m, n);
 
         if (n != worker && w->is_member && w->rank == lost_rank && worker_is_alive(w))
             w->accused++;
@@ -430,7 +430,7 @@ static void say_change(struct membership *m, uint64_t now_us)
 void membership_formed(struct membership *m, int worker, uint32_t generation,
                        uint64_t now_us)
 {
-    struct worker *w = worker_of(m, worker);
+    struct member_worker *w = worker_of(m, worker);
 
     if (w == NULL || w->state != WORKER_MEMBER || generation != m->generation)
         return;
@@ -445,7 +445,7 @@ void membership_formed(struct membership *m, int worker, uint32_t generation,
 void membership_committed(struct membership *m, int worker, uint32_t generation,
                           uint64_t now_us)
 {
-    struct worker *w = worker_of(m, worker);
+    struct member_worker *w = worker_of(m, worker);
 
     (void)now_us;
     if (w != NULL && generation <= m->generation)
@@ -455,7 +455,7 @@ void membership_committed(struct membership *m, int worker, uint32_t generation,
 void membership_disconnected(struct membership *m, int worker, const char *why,
                              uint64_t now_us)
 {
-    struct worker *w = worker_of(m, worker);
+    struct member_worker *w = worker_of(m, worker);
 
     (void)why;
     if (w == NULL)
@@ -479,7 +479,7 @@ static void describe_end(char *why, size_t capacity, int code, int signal, const
 }
 
 /* Its process has ended well by itself. */
-static void take_success(struct membership *m, int number, struct worker *w)
+static void take_success(struct membership *m, int number, struct member_worker *w)
 {
     char name[HVD_HOST_MAX + 16];
 
@@ -495,7 +495,7 @@ static void take_success(struct membership *m, int number, struct worker *w)
 void membership_ended(struct membership *m, int worker, int code, int signal,
                       const char *text, uint64_t now_us)
 {
-    struct worker *w = worker_of(m, worker);
+    struct member_worker *w = worker_of(m, worker);
     bool was_ours;
     char why[256];
 
@@ -533,7 +533,7 @@ uint64_t membership_deadline_us(const struct membership *m)
     if (m->broken_us > 0)
         add_deadline(m, m->broken_us + limit_us, &next);
     for (int n = 1; n <= m->worker_count; n++) {
-        const struct worker *w = worker_of(m, n);
+        const struct member_worker *w = worker_of(m, n);
 
         if (w->state == WORKER_GONE)
             add_deadline(m, w->since_us + m->opt.gone_ms * 1000ull, &next);
@@ -596,7 +596,7 @@ void membership_describe(const struct membership *m, uint64_t now_us, struct str
 
     strbuf_addf(text, "generation %u\n", m->generation);
     for (int n = 1; n <= m->worker_count; n++) {
-        const struct worker *w = worker_of(m, n);
+        const struct member_worker *w = worker_of(m, n);
         char name[HVD_HOST_MAX + 16];
 
         if (w->state == WORKER_ENDED)

@@ -28,12 +28,12 @@ static void add_slot(struct candidates *c, const struct membership *m, int worke
 
 static void add(struct candidates *c, const struct membership *m, int worker)
 {
-    const struct worker *w = worker_of(m, worker);
+    const struct member_worker *w = worker_of(m, worker);
 
     add_slot(c, m, worker, w->host, w->slot);
 }
 
-bool form_is_better_root(const struct worker *a, const struct worker *b)
+bool form_is_better_root(const struct member_worker *a, const struct member_worker *b)
 {
     if ((a->first_generation > 0) != (b->first_generation > 0))
         return a->first_generation > 0;
@@ -46,11 +46,11 @@ bool form_is_better_root(const struct worker *a, const struct worker *b)
 static void collect(struct membership *m, struct candidates *c, uint64_t now_us)
 {
     for (int o = 0; o < m->host_count; o++) {
-        const struct host *h = &m->hosts[m->order[o]];
+        const struct member_host *h = &m->hosts[m->order[o]];
 
         for (int s = 0; s < h->slot_capacity; s++) {
             int number = h->slots[s].worker;
-            const struct worker *w = number > 0 ? worker_of(m, number) : NULL;
+            const struct member_worker *w = number > 0 ? worker_of(m, number) : NULL;
 
             if (w != NULL && w->state == WORKER_READY && worker_is_wanted(m, w, now_us))
                 add(c, m, number);
@@ -72,7 +72,7 @@ static void keep_one(struct membership *m, struct candidates *c)
     int best = 0;
 
     for (int n = 1; n <= m->worker_count; n++) {
-        const struct worker *w = worker_of(m, n);
+        const struct member_worker *w = worker_of(m, n);
 
         if (w->state == WORKER_READY && w->is_member &&
             (best == 0 || form_is_better_root(w, worker_of(m, best))))
@@ -147,11 +147,11 @@ static struct candidates candidates_new(const struct membership *m)
 void form_guess(struct membership *m, int worker, struct member_place *place, int *size_p)
 {
     struct candidates c = candidates_new(m);
-    const struct worker *w = worker_of(m, worker);
+    const struct member_worker *w = worker_of(m, worker);
     struct member_place *places;
 
     for (int o = 0; o < m->host_count; o++) {
-        const struct host *h = &m->hosts[m->order[o]];
+        const struct member_host *h = &m->hosts[m->order[o]];
 
         for (int s = 0; s < h->slot_count; s++)
             if (slot_is_wanted(m, m->order[o], s, w->since_us))
@@ -174,7 +174,7 @@ void form_guess(struct membership *m, int worker, struct member_place *place, in
 static void retire_others(struct membership *m, uint64_t now_us)
 {
     for (int n = 1; n <= m->worker_count; n++) {
-        struct worker *w = worker_of(m, n);
+        struct member_worker *w = worker_of(m, n);
         struct action *action;
 
         if (w->state == WORKER_READY && (w->is_member || !worker_is_wanted(m, w, now_us))) {
@@ -197,7 +197,7 @@ static void enter_generation(struct membership *m, const struct candidates *c,
 
     m->generation++;
     for (int i = 0; i < c->count; i++) {
-        struct worker *w = worker_of(m, c->items[i].worker);
+        struct member_worker *w = worker_of(m, c->items[i].worker);
 
         has_new |= !w->is_member;
         if (!w->is_member) {

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct host *host_find(const struct membership *m, const char *name)
+struct member_host *host_find(const struct membership *m, const char *name)
 {
     for (int i = 0; i < m->host_count; i++)
         if (strcmp(m->hosts[i].name, name) == 0)
@@ -31,7 +31,7 @@ int host_machine(const struct membership *m, int host)
     return first;
 }
 
-static bool host_is_available(const struct host *h, uint64_t now_us)
+static bool host_is_available(const struct member_host *h, uint64_t now_us)
 {
     return h->is_listed && !h->is_going && h->black_until_us <= now_us;
 }
@@ -39,9 +39,9 @@ static bool host_is_available(const struct host *h, uint64_t now_us)
 /* ---- Which slots are wanted -------------------------------------------------------- */
 
 /* A slot that somebody is about to leave does not count until he has gone. */
-static bool slot_counts(const struct membership *m, const struct host *h, int slot)
+static bool slot_counts(const struct membership *m, const struct member_host *h, int slot)
 {
-    const struct worker *w = slot < h->slot_count ? worker_of(m, h->slots[slot].worker)
+    const struct member_worker *w = slot < h->slot_count ? worker_of(m, h->slots[slot].worker)
                                                   : NULL;
 
     return slot < h->slot_count && !h->slots[slot].is_empty &&
@@ -55,7 +55,7 @@ static int count_slots(const struct membership *m, int host, int slot, int witho
     int count = 0;
 
     for (int o = 0; o < m->host_count; o++) {
-        const struct host *h = &m->hosts[m->order[o]];
+        const struct member_host *h = &m->hosts[m->order[o]];
 
         if (m->order[o] == without || !host_is_available(h, now_us))
             continue;
@@ -77,14 +77,14 @@ int slots_wanted(const struct membership *m, uint64_t now_us)
 
 bool slot_is_wanted(const struct membership *m, int host, int slot, uint64_t now_us)
 {
-    const struct host *h = &m->hosts[host];
+    const struct member_host *h = &m->hosts[host];
 
     return host_is_available(h, now_us) && slot_counts(m, h, slot) &&
            (m->opt.max_np == 0 ||
             count_slots(m, host, slot, -1, now_us) < m->opt.max_np);
 }
 
-bool worker_is_wanted(const struct membership *m, const struct worker *w, uint64_t now_us)
+bool worker_is_wanted(const struct membership *m, const struct member_worker *w, uint64_t now_us)
 {
     return !w->is_leaving && slot_is_wanted(m, w->host, w->slot, now_us);
 }
@@ -105,10 +105,10 @@ static void sort_hosts(struct membership *m)
         }
 }
 
-static struct host *host_add(struct membership *m, const char *name)
+static struct member_host *host_add(struct membership *m, const char *name)
 {
     int capacity = m->host_capacity;
-    struct host *h;
+    struct member_host *h;
 
     m->hosts = array_grow(m->hosts, m->host_count, &m->host_capacity, sizeof *m->hosts);
     m->order = array_grow(m->order, m->host_count, &capacity, sizeof *m->order);
@@ -118,7 +118,7 @@ static struct host *host_add(struct membership *m, const char *name)
     return h;
 }
 
-static void host_list(struct membership *m, struct host *h, int slots)
+static void host_list(struct membership *m, struct member_host *h, int slots)
 {
     while (h->slot_capacity < slots)
         h->slots = array_grow(h->slots, h->slot_capacity, &h->slot_capacity,
@@ -156,7 +156,7 @@ static bool is_given(const struct hvd_host *hosts, int count, const char *name)
 void hosts_take(struct membership *m, const struct hvd_host *hosts, int count)
 {
     for (int i = 0; i < m->host_count; i++) {
-        struct host *h = &m->hosts[i];
+        struct member_host *h = &m->hosts[i];
 
         if (h->is_listed && !is_given(hosts, count, h->name)) {
             if (m->generation > 0)
@@ -166,7 +166,7 @@ void hosts_take(struct membership *m, const struct hvd_host *hosts, int count)
         }
     }
     for (int i = 0; i < count; i++) {
-        struct host *h = host_find(m, hosts[i].name);
+        struct member_host *h = host_find(m, hosts[i].name);
 
         host_list(m, h != NULL ? h : host_add(m, hosts[i].name), hosts[i].slots);
     }
@@ -196,7 +196,7 @@ static uint64_t cooldown_us(struct membership *m, int count)
 
 static void blacklist(struct membership *m, int host, uint64_t now_us)
 {
-    struct host *h = &m->hosts[host];
+    struct member_host *h = &m->hosts[host];
 
     if (h->black_until_us > now_us)
         return;
@@ -209,7 +209,7 @@ static void blacklist(struct membership *m, int host, uint64_t now_us)
         membership_say(m, "host %s is not used for %.1f s", h->name,
                        (double)(h->black_until_us - now_us) / 1e6);
     for (int n = 1; n <= m->worker_count; n++) {
-        struct worker *w = worker_of(m, n);
+        struct member_worker *w = worker_of(m, n);
 
         if (w->host != host || w->state >= WORKER_STOPPED)
             continue;
@@ -221,7 +221,7 @@ static void blacklist(struct membership *m, int host, uint64_t now_us)
 void hosts_return(struct membership *m, uint64_t now_us)
 {
     for (int i = 0; i < m->host_count; i++) {
-        struct host *h = &m->hosts[i];
+        struct member_host *h = &m->hosts[i];
 
         if (h->black_until_us == 0 || h->black_until_us > now_us)
             continue;
@@ -241,14 +241,14 @@ static bool can_spare(const struct membership *m, int host, uint64_t now_us)
     if (count_slots(m, -1, 0, host, now_us) < m->opt.min_np)
         return false;
     for (int n = 1; n <= m->worker_count; n++) {
-        const struct worker *w = worker_of(m, n);
+        const struct member_worker *w = worker_of(m, n);
 
         has_survivor |= w->is_member && worker_is_alive(w) && w->host != host;
     }
     return has_survivor;
 }
 
-void hosts_failed(struct membership *m, struct worker *w, uint64_t now_us)
+void hosts_failed(struct membership *m, struct member_worker *w, uint64_t now_us)
 {
     struct host_slot *slot = &m->hosts[w->host].slots[w->slot];
 
@@ -273,7 +273,7 @@ void hosts_failed(struct membership *m, struct worker *w, uint64_t now_us)
 
 static bool is_free(const struct membership *m, const struct host_slot *slot)
 {
-    const struct worker *w = slot->worker > 0 ? worker_of(m, slot->worker) : NULL;
+    const struct member_worker *w = slot->worker > 0 ? worker_of(m, slot->worker) : NULL;
 
     return w == NULL || w->state == WORKER_ENDED;
 }
@@ -316,7 +316,7 @@ bool hosts_may_repair(const struct membership *m)
 static void start_worker(struct membership *m, int host, int slot, uint64_t now_us)
 {
     struct action *action;
-    struct worker *w;
+    struct member_worker *w;
 
     m->workers = array_grow(m->workers, m->worker_count, &m->worker_capacity,
                             sizeof *m->workers);
@@ -356,7 +356,7 @@ uint64_t hosts_deadline_us(const struct membership *m, uint64_t now_us)
     uint64_t next = MEMBERSHIP_NONE;
 
     for (int i = 0; i < m->host_count; i++) {
-        const struct host *h = &m->hosts[i];
+        const struct member_host *h = &m->hosts[i];
 
         if (h->black_until_us > now_us && h->black_until_us < next)
             next = h->black_until_us;

@@ -34,7 +34,7 @@ enum worker_state {
 #undef WORKER_STATE_ENUM
 };
 
-struct worker {
+struct member_worker {
     enum worker_state state;
     int host, slot;
     uint64_t since_us;                  /* of the state */
@@ -61,7 +61,7 @@ struct host_slot {
     uint64_t not_before_us;             /* of the next start */
 };
 
-struct host {
+struct member_host {
     char name[HVD_HOST_MAX];
     int slot_count;                     /* that discovery gives now */
     struct host_slot *slots;
@@ -81,11 +81,11 @@ struct action {
 
 struct membership {
     struct membership_options opt;
-    struct host *hosts;
+    struct member_host *hosts;
     int host_count, host_capacity;
     int *order;                         /* host indexes by age, host_capacity of them */
     uint64_t next_age;
-    struct worker *workers;             /* [number - 1] */
+    struct member_worker *workers;             /* [number - 1] */
     int worker_count, worker_capacity;
     uint32_t generation;
     int resets;
@@ -113,10 +113,10 @@ struct membership {
 };
 
 /* membership.c */
-struct worker *worker_of(const struct membership *m, int number);
-void worker_enter(struct membership *m, struct worker *w, enum worker_state state,
+struct member_worker *worker_of(const struct membership *m, int number);
+void worker_enter(struct membership *m, struct member_worker *w, enum worker_state state,
                   uint64_t now_us);
-bool worker_is_alive(const struct worker *w);   /* may still take part */
+bool worker_is_alive(const struct member_worker *w);   /* may still take part */
 void membership_settle(struct membership *m, uint64_t now_us);
 
 /* membership_leave.c */
@@ -124,14 +124,14 @@ void leave_end(struct membership *m);           /* rule 11: the last worker has 
 
 /* membership_hosts.c */
 void hosts_take(struct membership *m, const struct hvd_host *hosts, int count);
-struct host *host_find(const struct membership *m, const char *name);
+struct member_host *host_find(const struct membership *m, const char *name);
 /* The first host that is on the same machine: driver.h, hvd_driver_hosts. */
 int host_machine(const struct membership *m, int host);
 /* Slots of available hosts, up to max_np. */
 int slots_wanted(const struct membership *m, uint64_t now_us);
 bool slot_is_wanted(const struct membership *m, int host, int slot, uint64_t now_us);
-bool worker_is_wanted(const struct membership *m, const struct worker *w, uint64_t now_us);
-void hosts_failed(struct membership *m, struct worker *w, uint64_t now_us);  /* rule 3 */
+bool worker_is_wanted(const struct membership *m, const struct member_worker *w, uint64_t now_us);
+void hosts_failed(struct membership *m, struct member_worker *w, uint64_t now_us);  /* rule 3 */
 /* Whether a slot that failed before the first generation is worth another try: somebody else
  * has shown that the program works, or the worker was killed. */
 bool hosts_may_repair(const struct membership *m);
@@ -144,7 +144,7 @@ void hosts_return(struct membership *m, uint64_t now_us);      /* cooldowns that
 /* membership_form.c */
 /* All living members are ready: the next generation, or the end of all (rule 11). */
 void form_next(struct membership *m, uint64_t now_us);
-bool form_is_better_root(const struct worker *a, const struct worker *b);
+bool form_is_better_root(const struct member_worker *a, const struct member_worker *b);
 void form_guess(struct membership *m, int worker, struct member_place *place, int *size_p);
 
 /* membership_queue.c */

@@ -4,7 +4,7 @@
 
 #include <stdio.h>
 
-static void leave(struct membership *m, struct worker *w)
+static void leave(struct membership *m, struct member_worker *w)
 {
     w->is_leaving = true;
     m->hosts[w->host].slots[w->slot].is_empty = true;
@@ -18,7 +18,7 @@ static void add_event(struct membership *m, const char *who)
 
 void membership_notice(struct membership *m, int worker, uint64_t now_us)
 {
-    struct worker *w = worker_of(m, worker);
+    struct member_worker *w = worker_of(m, worker);
     char name[HVD_HOST_MAX + 16];
 
     if (w == NULL || !worker_is_alive(w) || w->is_leaving)
@@ -31,7 +31,7 @@ void membership_notice(struct membership *m, int worker, uint64_t now_us)
 
 void membership_host_notice(struct membership *m, const char *host, uint64_t now_us)
 {
-    struct host *h = host_find(m, host);
+    struct member_host *h = host_find(m, host);
     char name[HVD_HOST_MAX + 16];
 
     if (h == NULL || h->is_going)

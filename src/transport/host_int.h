@@ -37,7 +37,7 @@ struct region_layout {
 };
 
 /* What this process knows of its host. */
-struct host {
+struct host_share {
     struct region *region;              /* NULL: no memory is shared */
     struct region_layout layout;
     int fd;
@@ -62,15 +62,15 @@ static inline size_t left_words(int size)
 }
 enum hvd_status region_create(const struct region_layout *layout, int *fd_p,
                               struct hvd_error *err);
-enum hvd_status region_map(struct host *h, int fd, struct hvd_error *err);
+enum hvd_status region_map(struct host_share *h, int fd, struct hvd_error *err);
 /* Maps a peer's arena, which must be a sealed memfd of exactly `bytes`. */
-enum hvd_status region_map_arena(struct host *h, int local_rank, int fd, size_t bytes,
+enum hvd_status region_map_arena(struct host_share *h, int local_rank, int fd, size_t bytes,
                                  struct hvd_error *err);
-void host_release(struct host *h);
+void host_release(struct host_share *h);
 /* shm_touch.c */
-void touch_release(struct host *h);
+void touch_release(struct host_share *h);
 
-char *host_ring(const struct host *h, int from, int to);
+char *host_ring(const struct host_share *h, int from, int to);
 
 /* shm_meet.c */
 struct mesh_listener;

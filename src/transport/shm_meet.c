@@ -170,7 +170,7 @@ static bool is_same_user(int fd)
 
 struct shm_meeting {
     struct mesh *m;
-    struct host *h;
+    struct host_share *h;
     int *fds;                           /* leader: connection by local rank */
     int *arena_fds;                     /* by local rank, until all are mapped */
     struct card *cards;
@@ -182,7 +182,7 @@ static enum hvd_status meeting_init(struct shm_meeting *g, struct mesh *m,
                                     const struct table *table, struct hvd_error *err)
 {
     size_t n = (size_t)m->topology.local_size;
-    struct host *h = &m->host;
+    struct host_share *h = &m->host;
 
     *g = (struct shm_meeting){.m = m, .h = h, .table = table};
     h->count = (int)n;
@@ -290,7 +290,7 @@ static bool can_read_memory(pid_t pid, uint64_t address)
 /* Maps what all have brought.  The flags of our answer; 0: not able, g->why is set. */
 static uint32_t map_all(struct shm_meeting *g)
 {
-    struct host *h = g->h;
+    struct host_share *h = g->h;
     uint32_t flags = ABLE | CAN_CMA;
     size_t own;
 

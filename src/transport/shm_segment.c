@@ -116,7 +116,7 @@ static void *map(int fd, size_t bytes)
     return mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
 }
 
-enum hvd_status region_map(struct host *h, int fd, struct hvd_error *err)
+enum hvd_status region_map(struct host_share *h, int fd, struct hvd_error *err)
 {
     void *at;
 
@@ -130,7 +130,7 @@ enum hvd_status region_map(struct host *h, int fd, struct hvd_error *err)
     return HVD_OK;
 }
 
-enum hvd_status region_map_arena(struct host *h, int local_rank, int fd, size_t bytes,
+enum hvd_status region_map_arena(struct host_share *h, int local_rank, int fd, size_t bytes,
                                  struct hvd_error *err)
 {
     void *at;
@@ -146,14 +146,14 @@ enum hvd_status region_map_arena(struct host *h, int local_rank, int fd, size_t 
     return HVD_OK;
 }
 
-char *host_ring(const struct host *h, int from, int to)
+char *host_ring(const struct host_share *h, int from, int to)
 {
     size_t index = (size_t)from * (size_t)h->count + (size_t)to;
 
     return (char *)h->region + h->layout.rings + index * h->layout.ring_bytes;
 }
 
-void host_release(struct host *h)
+void host_release(struct host_share *h)
 {
     for (int i = 0; i < h->count; i++) {
         if (h->doorbells != NULL && h->doorbells[i] >= 0)
@@ -172,7 +172,7 @@ void host_release(struct host *h)
     free(h->arenas);
     free(h->arena_bytes);
     free(h->pids);
-    *h = (struct host){.fd = -1, .alarm = -1};
+    *h = (struct host_share){.fd = -1, .alarm = -1};
 }
 
 /* ---- What the mesh offers of it -------------------------------------------------- */
@@ -187,7 +187,7 @@ void *mesh_board(const struct mesh *m, size_t *bytes_p)
 enum hvd_status mesh_board_reserve(struct mesh *m, size_t offset, size_t bytes,
                                    struct hvd_error *err)
 {
-    const struct host *h = &m->host;
+    const struct host_share *h = &m->host;
     int code;
 
     if (h->region == NULL || offset > h->layout.board_bytes ||
@@ -207,7 +207,7 @@ enum hvd_status mesh_board_reserve(struct mesh *m, size_t offset, size_t bytes,
 
 bool mesh_find(const struct mesh *m, const void *p, size_t bytes, uint64_t *offset_p)
 {
-    const struct host *h = &m->host;
+    const struct host_share *h = &m->host;
     const char *base = h->arenas != NULL ? h->arenas[h->self] : NULL;
     size_t offset = (size_t)((uintptr_t)p - (uintptr_t)base);
 
@@ -220,7 +220,7 @@ bool mesh_find(const struct mesh *m, const void *p, size_t bytes, uint64_t *offs
 
 void *mesh_address(const struct mesh *m, int local_rank, uint64_t offset, size_t bytes)
 {
-    const struct host *h = &m->host;
+    const struct host_share *h = &m->host;
 
     if (local_rank < 0 || local_rank >= h->count || h->arenas == NULL ||
         h->arenas[local_rank] == NULL || offset > h->arena_bytes[local_rank] ||
@@ -236,7 +236,7 @@ bool mesh_can_cma(const struct mesh *m)
 
 pid_t mesh_pid(const struct mesh *m, int local_rank)
 {
-    const struct host *h = &m->host;
+    const struct host_share *h = &m->host;
 
     return local_rank < 0 || local_rank >= h->count || h->pids == NULL
                ? -1

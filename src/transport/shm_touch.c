@@ -23,7 +23,7 @@
 #define MADV_POPULATE_WRITE 23          /* Linux 5.14; older kernels refuse it */
 #endif
 
-static uint64_t *map_of(struct host *h, int local_rank)
+static uint64_t *map_of(struct host_share *h, int local_rank)
 {
     if (h->touched == NULL)
         h->touched = calloc((size_t)h->count, sizeof *h->touched);
@@ -57,7 +57,7 @@ static void populate(char *base, uint64_t *map, size_t from, size_t to)
 void mesh_touch(struct mesh *m, int local_rank, const void *buffer, size_t bytes,
                 size_t at, size_t n)
 {
-    struct host *h = &m->host;
+    struct host_share *h = &m->host;
     char *base = h->arenas != NULL ? h->arenas[local_rank] : NULL;
     size_t offset = (size_t)((uintptr_t)buffer - (uintptr_t)base);
     size_t end = at + n > bytes ? bytes : (at + n + STEP - 1) / STEP * STEP;
@@ -75,7 +75,7 @@ void mesh_touch(struct mesh *m, int local_rank, const void *buffer, size_t bytes
              (offset + end + BLOCK - 1) / BLOCK);
 }
 
-void touch_release(struct host *h)
+void touch_release(struct host_share *h)
 {
     for (int i = 0; h->touched != NULL && i < h->count; i++)
         free(h->touched[i]);

@@ -155,7 +155,7 @@ struct mesh {
     mesh_message_fn on_message;
     void *on_message_context;
     struct mesh_counters counters;
-    struct host host;
+    struct host_share host;
     struct control *control;            /* ours: in the region, or `alone` */
     struct control *alone;
     _Atomic uint64_t *left;             /* by rank, a bit: it has left; in the region, or: */

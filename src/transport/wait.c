@@ -125,7 +125,7 @@ void doorbell_ring(struct mesh *m, int local_rank, enum sleep_state at_least)
 
 void mesh_notify(struct mesh *m, int local_rank)
 {
-    const struct host *h = &m->host;
+    const struct host_share *h = &m->host;
 
     atomic_thread_fence(memory_order_seq_cst);
     if (h->region == NULL)

@@ -234,7 +234,7 @@ static void make_mesh(struct sim *s, int rank, const struct table *table)
 static void share_memory(struct sim *s, struct mesh *m, int *region_fds)
 {
     const struct mesh_topology *t = &m->topology;
-    struct host *h = &m->host;
+    struct host_share *h = &m->host;
     size_t n = (size_t)t->local_size, arena_bytes;
     int arena = arena_descriptor(64 << 20, &arena_bytes);
     int *fd = &region_fds[t->host_of[t->rank]];
