@@ -52,6 +52,8 @@ take_over() {                           # what reaching the package indexes need
 enter() {
     local path
 
+    # A mount of its own: unshare and ip netns change what "/" hands on, and must find one there.
+    mount --bind "$root" "$root"
     mount -t proc proc "$root/proc"
     mount --rbind /sys "$root/sys"
     mount --rbind /dev "$root/dev"
