@@ -44,8 +44,8 @@ def change(directory):
     until(lambda: attempts(directory, 2) and checkpoints(directory), "two ranks never trained")
     node = ray_support.add_node()
     added = time.time()
-    before = checkpoints(directory)
     until(lambda: attempts(directory, 3), "the new node was never used")
+    before = checkpoints(directory)             # from here on they are those of three ranks
     until(lambda: checkpoints(directory) > before + 2, "three ranks never reported")
     killed = time.time()
     ray_support.remove_node(node)
